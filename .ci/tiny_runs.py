@@ -25,7 +25,7 @@ from warprun.spec import Spec
 SMALL = ["tuned=none", "n_envs=8", "total_steps=512", "env.time_limit=60"]
 SHORT = ["eval.every=50%", "eval.episodes=4", "eval.final_episodes=4", "device=cpu", "concurrency.threads=1", "log.live=false"]
 OFF_POLICY = ["agent.learning_starts=64", "agent.utd_ratio=0.05"]
-IDS = {"gymnasium": "CartPole-v1", "gymnax": "CartPole-v1", "brax": "inverted_pendulum"}
+IDS = {"gymnasium": "CartPole-v1", "gymnax": "CartPole-v1", "brax": "inverted_pendulum", "jumanji": "TSP-v1"}
 """Environment that stands for many -> the one of them that is tried."""
 
 Outcome = Literal["done", "failed", "not tried"]

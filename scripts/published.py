@@ -121,7 +121,7 @@ def of_references(study: Study, runs: Runs) -> str:
 
 TAG = {
     "grid": "env=tag_gridworld agent=ppo eval.every=never checkpoint.best=false",
-    "plane": "experiment=tag_plane total_steps=200000 eval.every=never eval.final_episodes=8 checkpoint.best=false",
+    "plane": "experiment=tag_plane eval.every=never eval.final_episodes=8 checkpoint.best=false",
 }
 TAGGERS, RUNNERS = ("random", "pursuit", "trained"), ("random", "trained")
 

@@ -229,7 +229,8 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
     yield from peer_tables.of_pages(kept["peers"])
     yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
-    yield DOCS / "defaults.md", "test bed", testbed.of_page(kept["testbed"])
+    for mark, text in testbed.of_page(kept["testbed"]):
+        yield DOCS / "defaults.md", mark, text
     for mark, text in population_tables.of_page(kept["population"]):
         yield DOCS / "benchmarks" / "population.md", mark, text
     for name, study in STUDIES.items():

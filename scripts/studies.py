@@ -230,7 +230,7 @@ COMPETING: dict[str, Column] = {
     "env steps": number("env_steps", max, ",.0f"),
     "return, mean over seeds [95 %]": mean_of_seeds,
     "mean return of every seed, 200 fresh episodes": every_seed,
-    "wall s, median": number("wall_s", middle, ".0f"),
+    "processor s, median": number("cpu_s", middle, ".0f"),
 }
 # Numbers of environments ----------------------------------------------------------------------------------------------
 
@@ -328,7 +328,7 @@ STUDIES = {
         (DOCS / "external.md", "external results"), cases_of(EXTERNAL), JUDGED, (("last", 1000, True, 1),), at_the_bar("last")
     ),
     "minatar": Study(
-        None,
+        (DOCS / "external.md", "minatar results"),
         {
             f"{agent}, {library}": Case(given + more)
             for agent, given in MINATAR.items()

@@ -33,7 +33,9 @@ NO_DATA = (
     '"warprun[jax]"',
     '"warprun[gymnax]"',
     '"warprun[brax]"',
+    '"warprun[jumanji]"',
     "No module named 'minatar'",
+    "No module named 'warp'",
     "gymnasium[box2d]",
 )
 """Ends of commands without what is not there: data, and libraries that tests do not install."""

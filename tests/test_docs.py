@@ -58,7 +58,7 @@ def workplace(tmp_path, monkeypatch):
 
 PARALLEL = "conf/env/tanks.yaml"
 """An MPI program, which tests/test_extending.py trains with several processes."""
-NEED = {"noisy": "jax", "minatar": "minatar"}
+NEED = {"noisy": "jax", "minatar": "minatar", "warped": "warp"}
 """Example -> its library, which tests do not install."""
 OF_PICTURES = ("lights", "minatar")
 """Examples whose observations are pictures."""
@@ -112,7 +112,7 @@ def test_the_tutorial_shows_a_project_and_changes_its_physics():
 
 def test_the_gallery_has_a_small_film_of_every_environment():
     shown = re.findall(r"\]\(figures/film_(\w+)\.gif\)", (ROOT / "docs" / "gallery.md").read_text())
-    of_others, variants = {"gymnasium", "gymnax", "brax"}, {"booster_continuous", "catalysis_continuous"}
+    of_others, variants = {"gymnasium", "gymnax", "brax", "jumanji"}, {"booster_continuous", "catalysis_continuous"}
     assert sorted(shown) == sorted({*options("env")} - of_others - variants)
     sizes = [(ROOT / "docs" / "figures" / f"film_{name}.gif").stat().st_size for name in shown]
     assert max(sizes) < 300_000 and sum(sizes) < 3_000_000

@@ -20,13 +20,14 @@ from warprun.errors import UserError
 from warprun.interop.registration import IDS
 
 FIRST = "cartpole"
-MISSING = [library for library in ("gymnax", "brax") if not find_spec(library)]
+MISSING = [library for library in ("gymnax", "brax", "jumanji") if not find_spec(library)]
 NAMES = [FIRST, *(name for name in environment_names() if name not in (FIRST, *MISSING))]
 SHORT = ["env.time_limit=8"]
 BY_NAME = ["env.id=CartPole-v1"]
 SETTINGS = {
     "gymnasium": BY_NAME,
     "gymnax": BY_NAME,
+    "jumanji": ["env.id=TSP-v1"],
     "brax": ["env.id=inverted_pendulum", "env.kwargs.backend=spring"],
     "covid": SHORT,
     "tag_continuous": SHORT,

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.commands import ROOT, scripts
+from tests.words import words
 from warprun.cli import new
 from warprun.cli.main import run
+from warprun.runs import checkpoint
 
 NAME = "reactor"
 COMMANDS = {"warprun": "-m tests.commands", "pip": "-m pip", "pytest": "-m pytest"}
@@ -61,7 +64,7 @@ def test_projects_pass_all_of_their_tests(project: Path) -> None:
     python("-m", "pytest", "-q")
 
 
-LONG = ("--gymnasium", "--agent")
+LONG = ("--gymnasium", "--tensors", "--agent")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +82,20 @@ def test_commands_of_the_readme_run(project: Path) -> None:
             given = ["-k", PLAIN]
         python(*COMMANDS[program].split(), *given)
     assert list(project.glob("outputs/*/metrics.jsonl")) or list(project.glob("outputs/*/*/metrics.jsonl"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("project", ["--tensors"], indirect=True)
+def test_a_run_of_tensors_is_resumed_exactly(project: Path) -> None:
+    small = words("""
+        agent.horizon=16 agent.minibatches=2 n_envs=8 eval.every=never eval.final_episodes=2 device=cpu log.live=false
+    """)
+    assert run([f"env={NAME}", *small, "total_steps=640", "run_dir=whole"]) == 0
+    assert run([f"env={NAME}", *small, "total_steps=384", "run_dir=parts"]) == 0
+    assert run(["resume=parts", "total_steps=640"]) == 0
+    whole, parts = (checkpoint.load(project / folder).tensors for folder in ("whole", "parts"))
+    names = [name for name in whole if name.startswith(("agent/", "simulator/"))]
+    assert len(names) > 10 and all(torch.equal(whole[name], parts[name]) for name in names)
 
 
 WRONG = {

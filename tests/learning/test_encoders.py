@@ -22,7 +22,7 @@ from warprun.config.overrides import rewrite
 from warprun.config.schema import load_environment
 from warprun.errors import ContractError, UserError
 from warprun.learning.byte_counts import RunSizes
-from warprun.learning.critics import Critics
+from warprun.learning.critics import Critics, Head
 from warprun.learning.encoders import Encoder, picture
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic
@@ -123,6 +123,39 @@ def test_sizes_are_known_without_torch(config: dict[str, Any], shape: tuple[int,
     assert sum(p.numel() for p in encoder.parameters()) == layout.parameters
     network = ActorCritic(box, 3, NetworkConfig(**config, hidden=[7]))
     assert sum(p.numel() for p in network.parameters()) == layout.parameters + settings.__class__(hidden=[7]).parameters(layout.outputs, 4)
+
+
+def test_nature_and_impala_end_as_they_were_published() -> None:
+    """Mnih et al. 2015 of Pong: 512 units, then 6 values, 1,687,206 parameters. Espeholt et al. 2018: 256 units, then logits and value."""
+    q_values = Head(Box((4, 84, 84)), 6, LayersConfig(encoder="nature"))
+    assert sum(p.numel() for p in q_values.parameters()) == 1_687_206
+    policy = ActorCritic(Box((3, 72, 96)), 9, NetworkConfig(encoder="impala"))
+    (last,) = (layer for layer in policy.modules() if isinstance(layer, nn.Linear) and layer.out_features == 10)
+    assert last.in_features == 256 and policy(torch.zeros(2, 3 * 72 * 96))[0].shape == (2, 9)
+
+
+@pytest.mark.parametrize(
+    ("given", "hidden"),
+    [
+        ("agent=ppo agent.network=impala", []),
+        ("agent=a2c agent.network=impala agent.network.type=lstm", []),
+        ("agent=ppo agent.network=impala agent.network.hidden=[32]", [32]),
+        ("agent=ppo agent.network=cnn", [64, 64]),
+        ("agent=ppo agent.network=gru", [64, 64]),
+        ("agent=td3 agent.network=impala", [64, 64]),
+        ("agent=sac agent.network=impala", [64, 64]),
+        ("agent=ddpg agent.network=impala agent.network.hidden=[32]", [32]),
+    ],
+)
+def test_hidden_layers_follow_from_the_encoder(given: str, hidden: list[int]) -> None:
+    network = compose(["env=gray_scott", "tuned=none", "device=cpu", "n_envs=8", *given.split()]).agent.network
+    assert network.first_hidden == hidden
+    assert network.last_hidden == ([] if network.remembers else hidden)
+
+
+def test_critics_without_a_layer_behind_the_action_are_refused() -> None:
+    with pytest.raises(UserError, match=r"agent.network.hidden=\[\]: values would be linear in the action"):
+        compose(["env=gray_scott", "tuned=none", "n_envs=8", "agent=td3", "agent.network=impala", "agent.network.hidden=null"])
 
 
 def test_critics_share_one_encoder() -> None:

@@ -280,11 +280,11 @@ def test_mistakes_are_one_line(settings: dict[str, Any], message: str) -> None:
 
 
 def test_after_may_be_null() -> None:
-    """As the layers before the memory; no other list may be."""
+    """As the layers before the memory; `units` may not be."""
     agent = compose(["env=cartpole", "agent=ppo", "agent.network=lstm", "agent.network.hidden=[7]", "agent.network.after=null"]).agent
     assert agent.network.last_hidden == [7]
-    with pytest.raises(UserError, match=r"agent\.network\.hidden cannot be null"):
-        compose(["env=cartpole", "agent=ppo", "agent.network=lstm", "agent.network.hidden=null"])
+    with pytest.raises(UserError, match=r"agent\.network\.units cannot be null"):
+        compose(["env=cartpole", "agent=ppo", "agent.network=lstm", "agent.network.units=null"])
 
 
 # Learning ------------------------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_every_kernel_of_every_environment_is_kept_for_every_card() -> None:
 
 def test_environments_of_kernels_are_those_of_the_package() -> None:
     configs = {path.stem for path in (Path(table.DOCS).parent / "conf" / "env").glob("*.yaml")}
-    assert configs - {"gymnasium", "gymnax", "brax", "heat_equation", "kuramoto_sivashinsky"} == set(table.ENVIRONMENTS)
+    assert configs - {"gymnasium", "gymnax", "brax", "jumanji", "heat_equation", "kuramoto_sivashinsky"} == set(table.ENVIRONMENTS)
 
 
 def test_the_page_has_the_tables_of_what_is_kept() -> None:

@@ -11,7 +11,7 @@ from tests.simulation.external.simulators import CPU
 from warprun.config.batched import batched_environment
 from warprun.config.external import External
 from warprun.simulation.batched import BatchedSimulator
-from warprun.spec import Box, Discrete
+from warprun.spec import Box, Discrete, MultiDiscrete
 
 EDGE = 4
 """Distance at which a walk ends."""
@@ -131,3 +131,21 @@ class Changed(Walkers):
         if self.count > self.when:
             results[self.part] = self.value(results[self.part])
         return tuple(results)
+
+
+class Fenced(Walkers):
+    """Allows no step away from the place beyond `fence`; has two choices, of which the second counts for nothing."""
+
+    action_space = MultiDiscrete((2, 3))
+
+    def __init__(self, n_envs: int, fence: float = 2.0) -> None:
+        super().__init__(n_envs)
+        self.fence = fence
+
+    def step(self, actions: Any) -> Any:
+        return super().step(actions[:, 0])
+
+    def action_mask(self) -> Any:
+        place, others = self.state["place"], self.index[:, None] == self.arrays.arange(3)
+        walks = self.arrays.stack((place > -self.fence, place < self.fence), -1)
+        return self.arrays.concatenate((walks, others | (self.index[:, None] > 2)), -1)

@@ -10,17 +10,19 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.commands import ROOT
 from tests.selection import few
 from tests.simulation import batches
-from tests.simulation.batches import EDGE, LIMIT, Changed, Forgets, Numpy, Pushes, Saves, Turns, Walkers, simulator
+from tests.simulation.batches import EDGE, LIMIT, Changed, Fenced, Forgets, Numpy, Pushes, Saves, Turns, Walkers, simulator
 from tests.simulation.external.simulators import CPU, act
+from tests.test_docs import make_files
 from warprun.cli import main as cli
 from warprun.config.batched import GROUP, batched_environment
 from warprun.config.external import External
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.errors import UserError
 from warprun.runs import checkpoint
-from warprun.spec import Box, Discrete, Field, to_bounds
+from warprun.spec import Box, Discrete, Field, MultiDiscrete, to_bounds
 
 
 def of_jax() -> type[Walkers]:
@@ -205,6 +207,35 @@ def test_a_restored_simulator_continues_exactly_if_it_can(kind: str) -> None:
             assert first.episodes() == second.episodes()
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_masks_of_every_row_are_those_of_its_state(library: str) -> None:
+    made = LIBRARIES[library]()
+    with simulator(type("Fences", (Fenced,), {"arrays": made.arrays})) as first, simulator(Fenced) as second:
+        assert first.spec.groups[0].masked and first.spec.groups[0].masked_actions == 5
+        for _ in range(2):
+            saved = {name: tensor.clone() for name, tensor in first.state().items()}
+            group = first.collect(act).groups[GROUP]
+            places, action = group.obs[..., 0], group.action
+            assert group.mask is not None
+            assert torch.equal(group.mask[..., 0], places > -2) and torch.equal(group.mask[..., 1], places < 2)
+            assert group.mask[:-1].gather(-1, action[..., :1].long()).all() and group.mask[:-1].gather(-1, action[..., 1:].long() + 2).all()
+            assert (places.abs() <= 2).all() and not group.mask.all() and first.fault() is None
+        if library == "torch":
+            expected = group.mask.clone()
+            for name, tensor in second.state().items():
+                tensor.copy_(saved[name])
+            found = second.collect(act).groups[GROUP].mask
+            assert found is not None and torch.equal(found, expected)
+
+
+def test_a_mask_that_forbids_every_value_of_a_choice_is_found() -> None:
+    with simulator(Fenced, limit=100, fence=0.0) as made:
+        made.collect(act)
+        found = made.fault()
+        assert found and (found.field, found.component, found.value) == ("mask", 0, 0.0)
+        assert "forbade every action" in str(found)
+
+
 def test_numbers_that_are_not_finite_are_found() -> None:
     def spoilt(part: torch.Tensor) -> torch.Tensor:
         part = part.clone()
@@ -336,7 +367,89 @@ def test_pictures_of_gymnax() -> None:
     np.testing.assert_array_equal(taken.groups[GROUP].obs[-1, :, 0].numpy(), np.asarray(seen, np.float32).reshape(2, -1))
 
 
-@pytest.mark.parametrize(("library", "id"), [("gymnax", "CartPole-v1"), ("brax", "ant")])
+OF_JUMANJI = {
+    "Snake-v1": (("grid", "step_count"), Discrete(4), (Field(0, (5, 12, 12), channels_last=True),)),
+    "Minesweeper-v0": (("board", "num_mines", "step_count"), Discrete(100), (Field(0, (1, 10, 10)),)),
+    "LevelBasedForaging-v0": (("agents_view", "step_count"), MultiDiscrete((6, 6)), ()),
+}
+"""Id -> the parts of its observations, its actions, and its pictures. The mask of Minesweeper is one of rows and columns together."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("id", OF_JUMANJI)
+def test_jumanji_by_id(id: str) -> None:
+    """Observations, masks, rewards and ends of first episodes are those of Jumanji, stepped with the same actions."""
+    jumanji = pytest.importorskip("jumanji")
+    import jax
+
+    parts, action, fields = OF_JUMANJI[id]
+    environment, _ = load_environment(EnvConfig("jumanji", "warprun.envs.jumanji", id=id))
+    (group_spec,) = environment.spec.groups
+    assert (group_spec.action, group_spec.observation.fields, group_spec.masked) == (action, fields, True)
+    simulator: Any = environment.make_simulator(n_envs=4, first_env=0, horizon=30, seed=1, device=CPU, exploration=None)
+    simulator.prepare()
+    states = jax.tree.map(lambda leaf: leaf.copy(), simulator._batch.state[0])
+    taken = simulator.collect(act)
+    group, step, goes_on = taken.groups[GROUP], jax.jit(jax.vmap(jumanji.make(id).step)), np.ones(4, bool)
+    chosen = group.action[:, :, 0].numpy()
+    for row in range(30):
+        given = {"Snake-v1": chosen[row, :, 0], "Minesweeper-v0": np.concatenate(np.divmod(chosen[row], 10), 1)}.get(id, chosen[row])
+        assert group.mask[row, :, 0].gather(1, torch.from_numpy(chosen[row][:, :1]).long()).all()
+        states, timestep = step(states, given)
+        rewards = np.asarray(timestep.reward).reshape(4, -1).sum(1)
+        np.testing.assert_allclose(group.reward[row, goes_on, 0].numpy(), rewards[goes_on], rtol=1e-6)
+        last = np.asarray(timestep.step_type) == 2
+        assert ((taken.terminated[row] | taken.truncated[row]).numpy()[goes_on] == last[goes_on]).all()
+        goes_on &= ~last
+        seen = [np.asarray(getattr(timestep.observation, part), np.float32).reshape(4, -1) for part in parts]
+        np.testing.assert_array_equal(group.obs[row + 1, goes_on, 0].numpy(), np.concatenate(seen, 1)[goes_on])
+        allowed = np.asarray(timestep.observation.action_mask).reshape(4, -1)
+        np.testing.assert_array_equal(group.mask[row + 1, goes_on, 0].numpy(), allowed[goes_on])
+    assert goes_on.all() == (id != "Minesweeper-v0") and simulator.fault() is None
+
+
+def test_mistakes_with_ids_of_jumanji() -> None:
+    pytest.importorskip("jumanji")
+    for settings, told in (
+        ({}, "env.id is missing"),
+        ({"id": "Snak-v1"}, "did you mean 'Snake-v1'?"),
+        ({"id": "Snake-v1", "kwargs": {"colour": 1}}, "unexpected keyword argument 'colour'"),
+    ):
+        with pytest.raises(UserError, match=told):
+            load_environment(EnvConfig("jumanji", "warprun.envs.jumanji", **settings))
+
+
+@pytest.mark.long
+def test_pendulums_of_the_page_in_warp_are_those_in_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same steps, and no copies: kernels of Warp read the actions and write the observations in the rollout."""
+    warp = pytest.importorskip("warp")
+    make_files(ROOT / "docs" / "external.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    given: dict[str, Any] = {"n_envs": 16, "first_env": 0, "horizon": 30, "seed": 1, "device": CPU, "exploration": None}
+    made = [load_environment(EnvConfig(name, f"./{name}.py", time_limit=200))[0] for name in ("warped", "pendulums")]
+    ours, reference = (environment.make_simulator(**given) for environment in made)
+    for each in (ours, reference):
+        each.prepare()
+    batch, step, pointers = ours._batch, ours._batch.step, []
+
+    def noted(actions: Any, out: Any) -> Any:
+        row = len(pointers)
+        group = ours.trajectory.groups[GROUP]
+        pointers.append((out.ptr == group.obs[row + 1].data_ptr(), type(actions) is warp.array))
+        return step(actions, out)
+
+    monkeypatch.setattr(batch, "step", noted)
+    reference._batch.state = torch.from_dlpack(batch.state).clone()
+    group = ours.collect(act).groups[GROUP]
+    assert len(pointers) == 30 and all(all(pair) for pair in pointers)
+    for row in range(30):
+        torque = 2.0 * group.action[row, :, 0].clamp(-1.0, 1.0)
+        obs, rewards, _, _ = reference._batch.step(torque)
+        torch.testing.assert_close(group.obs[row + 1, :, 0], obs, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(group.reward[row, :, 0], rewards, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("library", "id"), [("gymnax", "CartPole-v1"), ("brax", "ant"), ("jumanji", "Snake-v1")])
 def test_libraries_of_environments_are_extras(library: str, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setitem(sys.modules, f"{library}.envs", None)

@@ -77,6 +77,7 @@ BEFORE: dict[str, tuple[type, str]] = {
     "space of a number": (having(observation_space=3), "observation_space must be a Box"),
     "space of choices": (having(observation_space=Discrete(2)), "observation_space must be a Box"),
     "actions of a number": (having(action_space=2), "action_space must be a Discrete, a MultiDiscrete or a Box"),
+    "a mask of a Box": (having(action_space=Box(1), action_mask=boom), "action_mask of Walkers is for choices, and its action_space is"),
     "time limit": (having(time_limit=0), "time_limit must be a whole number"),
     "time limit of a text": (having(time_limit="9"), "time_limit must be a whole number"),
 }
@@ -106,6 +107,12 @@ def test_a_class_that_is_no_batch_is_refused_in_one_line(kind: str) -> None:
 def test_settings_that_a_batch_does_not_have(chosen: External, told: str) -> None:
     with pytest.raises(UserError, match=told):
         batched_environment(Walkers, chosen, None, "walk", "./walk.py")
+
+
+def test_a_mask_can_be_ignored() -> None:
+    made = having(action_mask=boom)
+    for mask in (True, False):
+        assert batched_environment(made, External(mask=mask), None, "walk", "./walk.py").spec.groups[0].masked == mask
 
 
 def telling(spaces: Callable[..., Any], **members: Any) -> type:
@@ -205,6 +212,12 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "reset fails": ({"reset": lambda self, seed, mask: boom()}, "reset failed: .*ZeroDivisionError"),
     "reset takes no seed": ({"reset": lambda self, mask: None}, "reset failed: .*takes 2 positional arguments"),
     "step takes nothing": ({"step": lambda self: None}, "step failed: .*takes 1 positional argument"),
+    "masks of others": (
+        {"action_mask": lambda self: self.index > 0},
+        r"action_mask returned masks of the shape \(7,\); it must be \(7, 2\)",
+    ),
+    "masks of numbers": ({"action_mask": lambda self: torch.ones((7, 2))}, "masks of the dtype float32; they must be booleans"),
+    "masks that fail": ({"action_mask": boom}, "action_mask failed: .*ZeroDivisionError"),
     "a state of texts": (
         {"get_state": lambda self: ["a"], "set_state": fails},
         "get_state failed: 'a' is no array with DLPack",

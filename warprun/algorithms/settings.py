@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from warprun.errors import UserError
+from warprun.learning.network_settings import HIDDEN, LayersConfig
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.setting_checks import at_least, finite, not_negative, one_of, positive, within
 from warprun.learning.settings import OnPolicyConfig, Requirements
@@ -159,6 +160,8 @@ class DDPGConfig(OffPolicyConfig):
 
     name: str = "ddpg"
     """Name of the agent."""
+    network: LayersConfig = field(default_factory=lambda: LayersConfig(hidden=list(HIDDEN)))
+    """The networks. `hidden` is [64,64] with every encoder: without a layer, values would be linear in the action."""
     actor_learning_rate: float = 1e-3
     """Learning rate of the actor; it falls as that of the critic does."""
     noise: str = "gaussian"
@@ -186,6 +189,8 @@ class TD3Config(OffPolicyConfig):
 
     name: str = "td3"
     """Name of the agent."""
+    network: LayersConfig = field(default_factory=lambda: LayersConfig(hidden=list(HIDDEN)))
+    """The networks. `hidden` is [64,64] with every encoder: without a layer, values would be linear in the action."""
     actor_learning_rate: float = 1e-3
     """Learning rate of the actor; it falls as that of the critics does."""
     noise: str = "gaussian"
@@ -222,6 +227,8 @@ class SACConfig(OffPolicyConfig):
 
     name: str = "sac"
     """Name of the agent."""
+    network: LayersConfig = field(default_factory=lambda: LayersConfig(hidden=list(HIDDEN)))
+    """The networks. `hidden` is [64,64] with every encoder: without a layer, values would be linear in the action."""
     learning_rate: float = 3e-4
     """Learning rate of the critics at the start."""
     actor_learning_rate: float = 3e-4

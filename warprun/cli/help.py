@@ -27,7 +27,7 @@ warprun: reinforcement learning at very high data throughput, for environments t
                                                        .gif, .mp4 or .html
   warprun play env=NAME [env.KEY=VALUE ...] policy=random [...]
                                                        the same with random actions, without a run
-  warprun new NAME [--continuous|--actors|--gymnasium|--agent]
+  warprun new NAME [--continuous|--actors|--gymnasium|--tensors|--agent]
                                                        write a project with an environment, or an algorithm, to begin from
   warprun envs                                         list the environments
   warprun check env=NAME [KEY=VALUE ...] [out=check.json]

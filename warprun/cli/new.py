@@ -23,6 +23,7 @@ VARIANTS = {
     "--continuous": ("project", "environment", "continuous"),
     "--actors": ("project", "environment", "actors"),
     "--gymnasium": ("project", "environment", "gymnasium"),
+    "--tensors": ("project", "environment", "tensors"),
     "--agent": ("project", "agent"),
 }
 """Option -> folders of templates. A file that is in several is made of their parts, in this order."""

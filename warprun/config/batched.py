@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from warprun.config.external import External, first_argument
 from warprun.errors import ContractError, UserError, shown
-from warprun.simulation.batch import BatchClass
+from warprun.simulation.batch import MASK, BatchClass
 from warprun.simulation.external.recipe import Closes, told
 from warprun.simulation.simulator import Simulator
 from warprun.spec import Box, GroupSpec, Space, Spec
@@ -25,7 +25,7 @@ GROUP = "agent"
 MEMBERS = ("arrays", "observation_space", "action_space", "reset", "step")
 SPACES = "spaces"
 """A static or class method that returns both spaces; a class that has it is not made to be known."""
-SETTINGS = ("vector", "register", "timeout_s", "mask")
+SETTINGS = ("vector", "register", "timeout_s")
 """Settings of `External` that a batched environment does not have."""
 
 
@@ -71,10 +71,10 @@ def batched_environment(made: type, chosen: External, limit: int | None, name: s
         raise UserError(f"env.id: the class {made.__name__} of {name} has no argument `id`")
     arguments = dict(chosen.kwargs) | ({"id": chosen.id} if takes_id else {})
     title = chosen.id or name
-    known = (made, title, repr(arguments), limit, chosen.channels)
+    known = (made, title, repr(arguments), limit, chosen.channels, chosen.mask)
     if known not in _known:
         try:
-            _known[known] = _examined(title, made, arguments, limit, chosen.channels)
+            _known[known] = _examined(title, made, arguments, limit, chosen)
         except ContractError as error:
             raise UserError(f"environment {module}: {error}") from error
         except UserError:
@@ -84,11 +84,11 @@ def batched_environment(made: type, chosen: External, limit: int | None, name: s
     return _known[known]
 
 
-_known: dict[tuple[type, str, str, int | None, str | None], BatchedEnvironment] = {}
+_known: dict[tuple[type, str, str, int | None, str | None, bool], BatchedEnvironment] = {}
 """Environments that this process knows: a run asks several times."""
 
 
-def _examined(title: str, made: type, arguments: Mapping[str, object], limit: int | None, channels: str | None) -> BatchedEnvironment:
+def _examined(title: str, made: type, arguments: Mapping[str, object], limit: int | None, chosen: External) -> BatchedEnvironment:
     first = first_argument(made)
     if first is None or first.name != N_ENVS:
         raise ContractError(
@@ -96,12 +96,12 @@ def _examined(title: str, made: type, arguments: Mapping[str, object], limit: in
         )
     if SPACES in dir(made):
         _refuse_incomplete(made, made, [member for member in MEMBERS if not member.endswith("_space")])
-        return _known_as(title, made, arguments, made, _told_spaces(made, arguments), limit, channels)
+        return _known_as(title, made, arguments, made, _told_spaces(made, arguments), limit, chosen)
     blank = BatchedEnvironment(title, made, arguments, Spec((GroupSpec(GROUP, 1, Box(1), Box(1)),)), (1,), False)
     batch = blank.make(1, "cpu")
     try:
         _refuse_incomplete(made, batch, MEMBERS)
-        return _known_as(title, made, arguments, batch, (batch.observation_space, batch.action_space), limit, channels)
+        return _known_as(title, made, arguments, batch, (batch.observation_space, batch.action_space), limit, chosen)
     finally:
         if isinstance(batch, Closes):
             batch.close()
@@ -140,11 +140,14 @@ def _known_as(
     known: object,
     spaces: tuple[object, object],
     limit: int | None,
-    channels: str | None,
+    chosen: External,
 ) -> BatchedEnvironment:
     """Return the environment with these spaces; `known`, a batch or its class, says the rest."""
-    observation, shape = _observation(spaces[0], channels)
-    group = GroupSpec(GROUP, 1, observation, _actions(spaces[1]))
+    observation, shape = _observation(spaces[0], chosen.channels)
+    action, masked = _actions(spaces[1]), chosen.mask and MASK in dir(known)
+    if masked and isinstance(action, Box):
+        raise ContractError(f"{MASK} of {made.__name__} is for choices, and its action_space is a Box")
+    group = GroupSpec(GROUP, 1, observation, action, masked)
     arrays = getattr(known, "arrays", None)
     told_later = isinstance(arrays, property)  # of a class that has not been made
     if not told_later and not callable(getattr(arrays, "from_dlpack", None)):

@@ -23,6 +23,7 @@ from warprun.kernels.driver import SIMULATOR_LIMIT, check_cuda, check_device
 from warprun.learning import settings as agent_settings
 from warprun.learning.settings import Requirements
 from warprun.run_folder import CONFIG, is_free
+from warprun.simulation.batch import BatchClass
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.spec import GroupSpec, Spec
 
@@ -102,7 +103,7 @@ def check_settings(config: Config) -> Defined:
         not remembers or not config.concurrency.has_actors,
         f"{remembers}: rollouts of actors do not carry what a policy remembers; write concurrency=single or concurrency=ddp{without}",
     )
-    check_requirements(agent.name, spec, "; env.mask=false ignores it" if isinstance(environment, ExternalEnvironment) else "")
+    check_requirements(agent.name, spec, "; env.mask=false ignores it" if isinstance(environment, ExternalEnvironment | BatchClass) else "")
     decides = config.eval.group
     require(decides is None or decides in names, f"eval.group={decides} is not a group of {config.env.name}; groups: {', '.join(names)}")
     require(

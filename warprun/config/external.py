@@ -17,7 +17,12 @@ from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 from warprun.simulation.external.registered import Registered, check_id, import_gymnasium, time_limit
 from warprun.user_code import Source, Sources, import_package
 
-BY_ID = {"warprun.envs.gymnasium": "Gymnasium", "warprun.envs.gymnax": "gymnax", "warprun.envs.brax": "Brax"}
+BY_ID = {
+    "warprun.envs.gymnasium": "Gymnasium",
+    "warprun.envs.gymnax": "gymnax",
+    "warprun.envs.brax": "Brax",
+    "warprun.envs.jumanji": "Jumanji",
+}
 """Modules that stand for all environments of a library -> its name."""
 COMM = "comm"
 """First argument of an environment that is a parallel program."""

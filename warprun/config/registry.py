@@ -28,7 +28,7 @@ CONFIG_DIR = "WARPRUN_CONFIG_DIR"
 """Environment variable with the folder of `--config-dir`, so that the processes that a command starts have it too."""
 NONE = External()
 """No setting of `External`."""
-EXTRAS = {"gymnasium": "gymnasium", "gymnax": "gymnax", "brax": "brax", "jax": "jax", "mpi4py": "mpi"}
+EXTRAS = {"gymnasium": "gymnasium", "gymnax": "gymnax", "brax": "brax", "jumanji": "jumanji", "jax": "jax", "mpi4py": "mpi"}
 """Libraries that files of environments import -> the extra of warprun that installs them."""
 Defined = Environment | ExternalEnvironment | SimulatorFactory
 """What a module defines: an environment of kernel functions, one with the interface of Gymnasium, or a factory of simulators."""

@@ -43,7 +43,7 @@ class EnvConfig:
     randomize: dict[str, Any] = field(default_factory=dict)
     """Parameters that each environment draws uniformly at the start of every episode: env.randomize.NAME=[low,high]."""
     id: str | None = None
-    """With env=gymnasium, env=gymnax or env=brax: the id of the environment, such as LunarLander-v3."""
+    """With env=gymnasium, env=gymnax, env=brax or env=jumanji: the id of the environment, such as LunarLander-v3."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of `gymnasium.make`, or of the class of an environment that Python steps: env.kwargs.NAME=value."""
     register: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class EnvConfig:
     timeout_s: float = 60.0
     """Seconds that one reset or step of an environment in a worker process may take."""
     mask: bool = True
-    """If the info of a reset has an `action_mask`, agents choose only actions that it allows; false: the mask is ignored."""
+    """If the info of a reset or a class of arrays has an `action_mask`, agents choose only what it allows; false: it is ignored."""
     channels: str | None = None
     """Axis of the channels of observations with two or three axes: first or last; null: of three the smaller one, of two the first."""
 

@@ -20,6 +20,8 @@ KERNEL_UNITS = 16
 """What the units of recurrent layers that kernels compute are a multiple of (`kernels.simd.NARROW`)."""
 GATES = {"mlp": 0, "lstm": 4, "gru": 3}
 """Type of a network -> gates of a unit of its recurrent layers."""
+HIDDEN = (64, 64)
+"""Sizes of the hidden layers if nothing is said of them."""
 MAX_LAYERS = 64
 """Most hidden layers of a network."""
 ENCODERS = {"conv": 0, "nature": 512, "impala": 256}
@@ -49,8 +51,9 @@ class LayersConfig:
 
     type: str = "mlp"
     """mlp (fully connected layers), or with memory: lstm, gru. agent.network=lstm is short for agent.network.type=lstm."""
-    hidden: list[int] = field(default_factory=lambda: [64, 64])
-    """Sizes of the hidden layers; of a network with memory those before its recurrent layers, of which there may be none: []."""
+    hidden: list[int] | None = None
+    """Sizes of the hidden layers; of a network with memory those before its recurrent layers, of which there may be none: []. null: none
+    behind nature and impala, whose units are such a layer, else [64,64]. DDPG, TD3 and SAC: [64,64]."""
     units: list[int] = field(default_factory=lambda: [64])
     """lstm, gru: units of each recurrent layer."""
     after: list[int] | None = None
@@ -84,7 +87,7 @@ class LayersConfig:
             named(f"{key}.module", self.module)
         elif self.kwargs:
             raise UserError(f"{key}.kwargs.{min(map(str, self.kwargs))}: arguments are for a network of your own; add {key}.module=")
-        _check_sizes(self.hidden, f"{key}.hidden", least=0 if self.remembers or self.encoder else 1)
+        _check_sizes(self.first_hidden, f"{key}.hidden", least=0 if self.remembers or self.encoder else 1)
         one_of(self, key, "activation", ACTIVATIONS)
 
     def _check_memory(self, key: str) -> None:
@@ -151,9 +154,16 @@ class LayersConfig:
         return self.type != "mlp"
 
     @property
+    def first_hidden(self) -> list[int]:
+        """Sizes of the hidden layers behind the encoder: those before the recurrent layers, or all if there are none."""
+        if self.hidden is not None:
+            return self.hidden
+        return [] if self.encoder and ENCODERS[self.encoder] else list(HIDDEN)
+
+    @property
     def last_hidden(self) -> list[int]:
         """Sizes of the hidden layers before the outputs: those after the recurrent layers, or all if there are none."""
-        return self.after if self.remembers and self.after is not None else self.hidden
+        return self.after if self.remembers and self.after is not None else self.first_hidden
 
     def layout(self, observation: Box, key: str = "agent.network") -> Layout:
         """Return the sizes of the encoder for observations; without one it gives them as they are.
@@ -212,9 +222,9 @@ class LayersConfig:
         if self.module is not None:
             return byte_counts.parameters(inputs, outputs, [])
         if not self.remembers:
-            return byte_counts.parameters(inputs, outputs, self.hidden)
-        sizes = [inputs, *self.hidden]
-        before = byte_counts.parameters(inputs, sizes[-1], sizes[1:-1]) if self.hidden else 0
+            return byte_counts.parameters(inputs, outputs, self.first_hidden)
+        sizes = [inputs, *self.first_hidden]
+        before = byte_counts.parameters(inputs, sizes[-1], sizes[1:-1]) if self.first_hidden else 0
         recurrent = byte_counts.recurrent(sizes[-1], self.units, GATES[self.type])
         return before + recurrent + byte_counts.parameters(self.units[-1], outputs, self.last_hidden)
 
@@ -224,7 +234,7 @@ class LayersConfig:
             return 0
         # Of a unit of a recurrent layer: its gates, their inputs of both matrices, its states.
         recurrent = (3 * GATES[self.type] + 4) * sum(self.units) + sum(self.last_hidden) if self.remembers else 0
-        return sum(self.hidden) + recurrent
+        return sum(self.first_hidden) + recurrent
 
     def carry(self) -> int:
         """Return the numbers that a network remembers of an episode."""

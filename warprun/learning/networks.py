@@ -57,7 +57,7 @@ def make_layers(inputs: int, outputs: int, config: LayersConfig) -> nn.Module:
 
 def _recurrent(observation: Box, outputs: int | None, config: LayersConfig) -> Recurrent:
     """Return a network with memory; `outputs` None: it ends with the last recurrent layer."""
-    sizes = [config.layout(observation).outputs, *config.hidden]
+    sizes = [config.layout(observation).outputs, *config.first_hidden]
     before = nn.Sequential(*make_encoder(observation, config), *hidden_layers(sizes, config.activation))
     after = nn.Sequential() if outputs is None else layers(config.units[-1], outputs, config.last_hidden, config.activation)
     return Recurrent(config.type, before, [sizes[-1], *config.units], after, config.sequence)

@@ -154,7 +154,7 @@ class OffPolicyConfig:
             if not own.network.runs_in_kernels:
                 recurrent = any(group_config(self, each.name).network.recurs_in_kernels for each in spec.groups)
                 return Fusion(None, False, own.network.no_kernels(), recurrent=recurrent)
-            rows[group.name] = group.observation.size + sum(own.network.hidden) + own.acting_outputs(group) + 1
+            rows[group.name] = group.observation.size + sum(own.network.first_hidden) + own.acting_outputs(group) + 1
             reason = reason or own.no_kernel_gradients()
         return Fusion(rows, not reason, reason, "kernels compute gradients of off-policy agents on CPU only")
 
@@ -199,7 +199,7 @@ class OffPolicyConfig:
                 of_loss = [4 * rows * self.loss_numbers()] * byte_counts.LOSS_TENSORS
                 phases += [[rows * units * 4] * 3 + [4 * count] * 2 + of_loss, byte_counts.optimizer_step(count)]
             n_parameters += count
-        phases.append(byte_counts.making(2 * n_parameters, network.hidden if network.module is None else [], False))
+        phases.append(byte_counts.making(2 * n_parameters, network.first_hidden if network.module is None else [], False))
         if self.normalize_obs:
             stored = self.horizon * sizes.n_envs * group.size
             phases += [byte_counts.moments(stored, features), [4 * stored * features] * 2]  # statistics; the share that is clipped

@@ -189,7 +189,7 @@ class OnPolicyConfig:
                 recurrent = any(group_config(self, each.name).network.recurs_in_kernels for each in spec.groups)
                 return Fusion(None, False, own.network.no_kernels(), recurrent=recurrent)
             trunks = 1 if own.network.shared else 2
-            rows[group.name] = group.observation.size + sum(own.network.hidden) * trunks + group.acting_outputs + 1
+            rows[group.name] = group.observation.size + sum(own.network.first_hidden) * trunks + group.acting_outputs + 1
             reason = reason or own.no_kernel_gradients()
         return Fusion(rows, not reason, reason)
 
@@ -218,7 +218,7 @@ class OnPolicyConfig:
         if group.leaves:
             results = [*results, *byte_counts.rows_of_alive(rows, features, group.masked_actions, components)]
         phases = [
-            byte_counts.making(n_parameters, network.hidden if network.module is None else [], network.orthogonal),
+            byte_counts.making(n_parameters, network.first_hidden if network.module is None else [], network.orthogonal),
             [] if in_kernels else [4 * rows, *byte_counts.moments(rows, 1)],  # rewards
             [*results, *[4 * rows] * (1 if sizes.kernel_networks else 6)],  # returns
             [*results, *(byte_counts.shuffling(rows) if minibatches else [])],

@@ -312,8 +312,8 @@ def _check_layers(inputs: int, sizes: list[int], checkpoint_bytes: int) -> None:
 def _hidden(agent: object) -> Iterator[list[int]]:
     """Yield the hidden layers of an agent and of its groups; networks of the user have none that are known."""
     if isinstance(agent, Mapping):
-        hidden, after = agent.get("hidden"), agent.get("after")
-        if isinstance(hidden, list) and agent.get("module") is None:
+        hidden, after = agent.get("hidden") or [], agent.get("after")
+        if "hidden" in agent and isinstance(hidden, list) and agent.get("module") is None:
             # Recurrent layers have several times as many weights as counted here.
             recurrent = [*agent.get("units", []), *(hidden if after is None else after)] if agent.get("type") in ("lstm", "gru") else []
             yield [*hidden, *recurrent]

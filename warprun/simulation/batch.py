@@ -18,6 +18,10 @@ Tree: TypeAlias = Any
 """An array, or lists, tuples, dictionaries and other classes that the library knows, of arrays and numbers."""
 
 
+MASK = "action_mask"
+"""Method of a batch that says which actions are allowed; without it all are."""
+
+
 class Batch(Protocol):
     """N environments that a class of the user steps."""
 
@@ -34,6 +38,9 @@ class Batch(Protocol):
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array]:
         """Return observations [N, ...], rewards [N], terminated [N] bool and truncated [N] bool. Resets nothing."""
+
+    def action_mask(self) -> Array:
+        """Return which actions the state allows [N, M] bool, M the values of all choices one after the other; optional."""
 
     def get_state(self) -> Tree:
         """Return all that later steps depend on."""

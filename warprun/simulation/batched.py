@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from warprun.errors import TrainingFailed, UserError, shown
-from warprun.simulation.batch import Array, Batch, BatchClass, Tree
+from warprun.simulation.batch import MASK, Array, Batch, BatchClass, Tree
 from warprun.simulation.conversions import converter, flattened, tensor_of
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
@@ -19,13 +19,15 @@ from warprun.simulation.faults import FIELDS, Fault
 from warprun.simulation.sampler import Sampler
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory, allocate
-from warprun.spec import BYTE
+from warprun.spec import BYTE, choices
 from warprun.state import Counter, State, derived_seed
 
 SEEDS = 2**31
 """Seeds are below: many libraries take 32 bits."""
 PARTS = ("observations", "rewards", "terminated", "truncated")
 """Names in messages of what a step returns."""
+TRUTHS = ("terminated", "truncated", "masks")
+"""Names in messages of what must be booleans."""
 CLOSE = 1e-4
 """Relative difference between a step and the same step after `set_state`: sums on a GPU can have another order."""
 
@@ -131,6 +133,7 @@ class BatchedSimulator:
             if self.device.kind != "cpu" or over.any():
                 self._renew(row, over)
                 self._sampler.forget(over)
+            self._allow(row + 1)
             self._steps.value += 1
             self._row = row + 1
         self._known = self.steps
@@ -151,28 +154,31 @@ class BatchedSimulator:
         rows = self._row
         # A sum is finite if all numbers are, unless it overflows: much faster than `isfinite`.
         sums = group.obs[: rows + 1].sum() + group.reward[:rows].sum() + group.action[:rows].sum()
-        if bool((sums + self._final.sum() if rows else sums).isfinite()):
+        choosable = self._choosable(rows)
+        if bool((sums + self._final.sum() if rows else sums).isfinite() & (choosable > 0).all()):
             return None
         final = self._final.gather(0, taken.final_slot()[..., None].expand(-1, -1, self._final.shape[-1]))
         last = torch.where(taken.truncated[..., None], final, 0.0)
-        after = (
-            group.action[:rows],
-            group.reward[:rows, ..., None],
-            last[:rows],
-            group.obs[1 : rows + 1],
-            group.obs[:1],
-        )
+        numbers = (group.action[:rows], group.reward[:rows, ..., None], last[:rows], group.obs[: rows + 1])
+        bad = [*((~each.float().flatten(2).isfinite()) for each in numbers), choosable == 0]
         found = []
-        for order, numbers in enumerate(after):
-            bad = (~numbers.float().flatten(2).isfinite()).nonzero()
-            if len(bad):
-                row, env, component = bad[0].tolist()
-                step = self.steps - rows + (row + 1 if order < len(after) - 1 else 0)
-                value = float(numbers.flatten(2)[row, env, component])
-                field = FIELDS[min(order, FIELDS.index("observation"))]
+        for order, field in enumerate(FIELDS):
+            places = bad[order].nonzero()
+            if len(places):
+                row, env, component = places[0].tolist()
+                step = self.steps - rows + row + (field in FIELDS[:3])  # observations and masks of row 0 are those before the rollout
+                value = float(numbers[order].flatten(2)[row, env, component]) if order < len(numbers) else 0.0
                 fault = Fault(env, step, self._name, field, 0, component, value, self.environment.title, replaceable=False)
                 found.append((step, order, fault))
         return min(found, key=lambda each: each[:2])[2] if found else None
+
+    def _choosable(self, rows: int) -> torch.Tensor:
+        """Return how many values of each choice are allowed [rows + 1, N, C]; without a mask C is 0."""
+        mask = self._group.mask
+        if mask is None:
+            return self._obs.new_zeros((rows + 1, self.n_envs, 0))
+        sizes = choices(self.spec.groups[0].action)
+        return torch.stack([part.sum(-1) for part in mask[: rows + 1, :, 0].split(sizes, -1)], -1)
 
     def state(self) -> State:
         """Return the counters and statistics, and of a batch that tells its state the episodes that go on."""
@@ -185,6 +191,8 @@ class BatchedSimulator:
                 self._leaves = self._save()
             state |= {"clock": self._clock, "returns": self._returns, "obs": self._obs[0]}
             state |= {f"state/{n}": leaf for n, leaf in enumerate(self._leaves)}
+            if self._group.mask is not None:
+                state["mask"] = self._group.mask[0]
         return state
 
     def close(self) -> None:
@@ -199,6 +207,7 @@ class BatchedSimulator:
         """Begin an episode in every environment; its observation goes to row 0."""
         everywhere = torch.ones(self.n_envs, dtype=torch.bool, device=self._obs.device)
         self._obs[0].copy_(self._fresh(everywhere))
+        self._allow(0)
 
     def _fresh(self, mask: torch.Tensor) -> torch.Tensor:
         """Begin an episode where `mask` says so; return observations [N, F], of which those count."""
@@ -236,6 +245,14 @@ class BatchedSimulator:
         shapes = (self._shape, *(((self.n_envs,),) * 3))
         return [self._taken("step", *part) for part in zip(PARTS, given, shapes, strict=True)]
 
+    def _allow(self, row: int) -> None:
+        """Write which actions are allowed in row `row`, if the batch says so."""
+        if self._group.mask is not None:
+            mask = self._group.mask[row, :, 0]
+            with self._calling(MASK):
+                given = self._batch.action_mask()
+            mask.copy_(self._taken(MASK, "masks", given, tuple(mask.shape)))
+
     def _renew(self, row: int, over: torch.Tensor) -> None:
         """Keep final observations, count the episodes that ended, and begin the next ones."""
         after, cut = self._obs[row + 1], self.trajectory.truncated[row]
@@ -268,7 +285,7 @@ class BatchedSimulator:
             tensor = tensor_of(given)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             raise self._wrong(method, f"returned {name} that cannot be read: {told(error)}") from None
-        truth, observed = name in PARTS[2:], name == PARTS[0]
+        truth, observed = name in TRUTHS, name == PARTS[0]
         if tuple(tensor.shape) != shape:
             raise self._wrong(method, f"returned {name} of the shape {tuple(tensor.shape)}; it must be {shape}")
         if tensor.is_complex() or (truth != (tensor.dtype == torch.bool) and not (observed and self._binary)):
@@ -306,7 +323,8 @@ class BatchedSimulator:
 
     def _carry_over(self) -> None:
         if self._row:
-            self._obs[0].copy_(self._obs[self._row])
+            for seen in self._group.seen().values():
+                seen[0].copy_(seen[self._row])
             self._row = 0
 
     def _tree(self) -> tuple[list[Array], Callable[[list[Array]], Tree]]:

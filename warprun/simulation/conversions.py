@@ -22,7 +22,7 @@ def tensor_of(given: Array) -> torch.Tensor:
         return given
     if isinstance(given, np.ndarray):
         return torch.from_numpy(np.require(given, requirements="W"))
-    if "__dlpack__" not in dir(given):
+    if not hasattr(type(given), "__dlpack__"):
         raise TypeError(f"{shown(given)} is no array with DLPack")
     return torch.from_dlpack(given)
 
