@@ -41,30 +41,39 @@ def ranks(raw: Raw, case: str, key: str = "rate") -> Interval | None:
     return interval([values[key] for values in quiet(raw, "exarl", f"{case} round=").values()])
 
 
+def by_round(raw: Raw, case: str) -> dict[str, float]:
+    """Return the rate of a run of sleeping ranks in every round, by the name of the round."""
+    return {title.partition("round=")[2]: values["rate"] for title, values in quiet(raw, "exarl", f"{case} round=").items()}
+
+
+def compared(raw: Raw, several: str, one: str) -> Interval | None:
+    """Return the interval over rounds of the ratio of the rates of two runs."""
+    more, fewer = by_round(raw, several), by_round(raw, one)
+    return interval([more[name] / fewer[name] for name in more.keys() & fewer.keys()])
+
+
 def faster(several: str, one: str, published: float | None = None) -> Callable[[Raw], Found]:
     """Return the answer of a claim that a run has a higher rate than another one, `published` times it if it has that size."""
 
     def answer(raw: Raw) -> Found:
-        more, fewer = ranks(raw, several), ranks(raw, one)
-        if not more or not fewer:
+        found = compared(raw, several, one)
+        if not found:
             return Found("–", NOT_YET)
-        low, high = more.low / fewer.high, more.high / fewer.low
-        number = f"rate of `{several}` by that of `{one}`: {more.median / fewer.median:.2f} [{low:.2f}, {high:.2f}]"
-        if published and 1.0 < low <= published <= high:
+        number = f"rate of `{several}` by that of `{one}`: {found.text('.2f')}"
+        if published and 1.0 < found.low <= published <= found.high:
             return Found(number, REPRODUCED)
-        return Found(number, verdict(low > 1.0, high < 1.0))
+        return Found(number, verdict(found.low > 1.0, found.high < 1.0))
 
     return answer
 
 
 def saturated(raw: Raw) -> Found:
     """Return whether the queue of one learner gains less than a tenth from 8 actors instead of 2."""
-    more, fewer = ranks(raw, "queue 1:8"), ranks(raw, "queue 1:2")
-    if not more or not fewer:
+    found = compared(raw, "queue 1:8", "queue 1:2")
+    if not found:
         return Found("–", NOT_YET)
-    low, high = more.low / fewer.high, more.high / fewer.low
-    number = f"rate of `queue 1:8` by that of `queue 1:2`: {more.median / fewer.median:.2f} [{low:.2f}, {high:.2f}]"
-    return Found(number, verdict(high < SATURATED, low > SATURATED))
+    number = f"rate of `queue 1:8` by that of `queue 1:2`: {found.text('.2f')}"
+    return Found(number, verdict(found.high < SATURATED, found.low > SATURATED))
 
 
 def repeated(raw: Raw) -> Found:

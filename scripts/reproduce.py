@@ -182,7 +182,7 @@ def raw() -> Raw:
 
 FIGURE = DOCS / "figures" / "warpsci_2bc.png"
 CAPTION = (
-    "On two cores more environments reach a return later: seconds of training on a logarithmic axis, with 10 to 10,000 environments, until"
+    "On two cores more environments reach a return later, in the median: seconds of training on a logarithmic axis, with 10 to 10,000 environments, until"
     " an evaluation reaches 475 on CartPole and -85 on Acrobot; eight seeds, their medians, the least and the largest"
 )
 
