@@ -89,8 +89,8 @@ def peer(config: Config, envs: VecEnv) -> BaseAlgorithm:
         """All layers of the network of warprun but the last."""
 
         def __init__(self, space: Any) -> None:
-            super().__init__(space, network.hidden[-1])
-            sizes = [network.layout(observation).outputs, *network.hidden]
+            sizes = [network.layout(observation).outputs, *network.first_hidden]
+            super().__init__(space, sizes[-1])
             layers = *make_encoder(observation, network), *hidden_layers(sizes, network.activation)
             self.layers = nn.Sequential(nn.Flatten(), *layers)
 

@@ -33,6 +33,7 @@ def plan_for(config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool
         "graphs" if captured else None,
         "" if captured else "a test",
         "kernels" if fused and fusion.recurrent and device.type == "cpu" else "torch",
+        "kernels" if fused and device.type == "cpu" else "torch",
     )
 
 

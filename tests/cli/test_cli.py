@@ -100,6 +100,7 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mist
         ("agent.groups.agnt.gamma=0.5", "agent.groups.agnt: "),
         ("agent.groups.agent.gama=0.5", "agent.groups.agent.gama: "),
         ("agent.network.hidden=64", "agent.network.hidden must be a list in brackets"),
+        ("agent.network.hidden=${seed}", "agent.network.hidden=0 must be a list"),
         ("agent.name=a2c", "write agent=a2c"),
         ("n_envs=0.5", "n_envs must be a whole number, not '0.5'"),
         ("n_envs=null", "n_envs cannot be null"),

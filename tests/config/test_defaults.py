@@ -76,6 +76,13 @@ def test_a_run_that_continues_keeps_what_nobody_gives_now() -> None:
     assert fixed.horizon == 128
 
 
+def test_a_run_that_continues_keeps_the_sizes_of_its_network() -> None:
+    """Earlier versions stored those of the default."""
+    before = compose(["env=cartpole", "agent.network.hidden=[64,64]"])
+    assert as_before(compose(["env=cartpole"]), before).agent.network.hidden == [64, 64]
+    assert as_before(compose(["env=cartpole", "agent.network.hidden=[32]"]), before).agent.network.hidden == [32]
+
+
 def test_a_short_run_has_ten_updates_at_least() -> None:
     assert found("env=cartpole", "tuned=none", "n_envs=1", "total_steps=1000")[0] == 100
     assert found("env=cartpole", "tuned=none", "n_envs=8", "total_steps=100")[0] == 16

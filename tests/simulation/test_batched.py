@@ -20,7 +20,7 @@ from warprun.cli import main as cli
 from warprun.config.batched import GROUP, batched_environment
 from warprun.config.external import External
 from warprun.config.schema import EnvConfig, load_environment
-from warprun.errors import UserError
+from warprun.errors import TrainingFailed, UserError
 from warprun.runs import checkpoint
 from warprun.spec import Box, Discrete, Field, MultiDiscrete, to_bounds
 
@@ -234,6 +234,53 @@ def test_a_mask_that_forbids_every_value_of_a_choice_is_found() -> None:
         found = made.fault()
         assert found and (found.field, found.component, found.value) == ("mask", 0, 0.0)
         assert "forbade every action" in str(found)
+
+
+class Strict(Fenced):
+    """Takes no action that its mask forbids."""
+
+    def step(self, actions: Any) -> Any:
+        assert self.action_mask().gather(1, actions[:, :1].long()).all(), "forbidden"
+        return super().step(actions)
+
+
+class Tires(Fenced):
+    """Allows fewer steps, the more it has taken, which its state does not tell."""
+
+    taken = 0
+
+    def step(self, actions: Any) -> Any:
+        self.taken += 1
+        return super().step(actions)
+
+    def action_mask(self) -> Any:
+        found = super().action_mask()
+        return found & (torch.arange(5) != 4) if self.taken > 1 else found
+
+
+class Breaks(Fenced):
+    """Fails to tell its mask after some steps."""
+
+    calls = 0
+
+    def action_mask(self) -> Any:
+        self.calls += 1
+        return super().action_mask()[: -1 if self.calls > 6 else None]
+
+
+def test_no_step_gets_actions_that_its_mask_forbids() -> None:
+    with simulator(Strict, limit=100) as made:
+        made.collect(act)
+
+
+def test_masks_depend_on_the_state_alone() -> None:
+    with pytest.raises(UserError, match="step gave other results after its state was set back"), simulator(Tires):
+        pass
+
+
+def test_a_failure_of_a_mask_names_the_step_after_which_it_is_asked() -> None:
+    with simulator(Breaks, limit=100) as made, pytest.raises(TrainingFailed, match=r"at step 3: action_mask returned masks of the shape"):
+        made.collect(act)
 
 
 def test_numbers_that_are_not_finite_are_found() -> None:

@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -132,7 +131,7 @@ def _check_leaf(key: str, value: object, depth: int = 0) -> None:
         for setting in fields(value):
             name, item = f"{key}.{setting.name}" if key else setting.name, getattr(value, setting.name)
             # A reference to another key can put anything in place of a dict or list.
-            wanted = type(setting.default_factory()) if setting.default_factory is not NO_DEFAULT else object
+            wanted = next((kind for kind in (list, dict) if str(setting.type).startswith(f"{kind.__name__}[")), object)
             is_left_out = item is None and "None" in str(setting.type)
             require(wanted not in (dict, list) or isinstance(item, wanted) or is_left_out, f"{name}={item} must be a {wanted.__name__}")
             _check_leaf(name, item, depth + 1)

@@ -54,8 +54,8 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         why_torch_gradients = why_torch_gradients or "engine.gradients=torch"
     if config.engine.capture and device != "cuda" and not why_torch_gradients:
         captured = "calls"
-    recurrent = fusion.recurrent and device != "cuda" and config.engine.gradients != "torch"
-    recurrent = recurrent and not no_kernel_networks(config.engine.fused, replace(fusion, network_rows={}))
+    parts = device != "cuda" and config.engine.gradients != "torch"  # kernels may compute parts of what torch computes
+    parts = parts and not no_kernel_networks(config.engine.fused, replace(fusion, network_rows={}))
     return Plan(
         "stepwise" if why_stepwise else "fused",
         why_stepwise,
@@ -66,7 +66,8 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         config.engine.keep_activations and not why_stepwise and not why_torch_gradients and device != "cuda",
         captured,
         why_not,
-        "kernels" if recurrent else "torch",
+        "kernels" if parts and fusion.recurrent else "torch",
+        "kernels" if parts else "torch",
     )
 
 

@@ -152,7 +152,10 @@ class Learner(Generic[C]):
         return gradient, means
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Move the parameters against `gradient` [P], clipped, perhaps in place; return the norm it had, []."""
+        """Move the parameters against `gradient` [P], clipped, perhaps in place; return the norm it had, [].
+
+        The next call may overwrite it.
+        """
         return self.operations.step(gradient)
 
     def normalize_by(self, group: GroupTrajectory) -> None:

@@ -45,6 +45,8 @@ class Plan:
     """Why a GPU does not repeat CUDA graphs."""
     recurrent: Literal["kernels", "torch"] = "torch"
     """Implementation of recurrent layers, with their gradients."""
+    steps: Literal["kernels", "torch"] = "torch"
+    """Implementation of clipping and Adam on CPU, also where torch computes gradients."""
 
     @property
     def fused(self) -> bool:

@@ -83,6 +83,8 @@ class BatchedSimulator:
         """`steps` as this object has counted them; if they differ, a state was restored."""
         self._row = 0
         """Row of the trajectory with the current observations."""
+        self._stepping = False
+        """Whether a step is being taken, which `steps` does not count yet."""
 
     @property
     def steps(self) -> int:
@@ -105,6 +107,7 @@ class BatchedSimulator:
                 self._give = self._give if arrays is torch else arrays.from_dlpack
                 self._writes_out = "out" in inspect.signature(self._batch.step).parameters
             self._begin()
+            self._sampler.draw(0, self.steps, greedy=False)  # actions that the masks of the beginning allow
             self._try()
             self.reset()
         except TrainingFailed as error:
@@ -129,12 +132,14 @@ class BatchedSimulator:
         for row in range(taken.horizon):
             act(taken, row)
             self._sampler.draw(row, self.steps, greedy)
+            self._stepping = True
             over = self._step(row)
             if self.device.kind != "cpu" or over.any():
                 self._renew(row, over)
                 self._sampler.forget(over)
             self._allow(row + 1)
             self._steps.value += 1
+            self._stepping = False
             self._row = row + 1
         self._known = self.steps
         return taken
@@ -306,7 +311,7 @@ class BatchedSimulator:
             raise self._wrong(method, f"failed: {told(error)}") from error
 
     def _wrong(self, method: str, problem: str) -> TrainingFailed:
-        step = self.steps + (method == "step")
+        step = self.steps + (self._stepping or method == "step")
         return TrainingFailed(f"{self.environment.title} at step {step:,}: {method} {problem}")
 
     # The state of the batch ------------------------------------------------------------------------------------------------------
@@ -358,14 +363,22 @@ class BatchedSimulator:
             else:
                 self._batch.state = state
 
+    def _tried(self, spare: torch.Tensor) -> list[torch.Tensor]:
+        """Return what a step gives, and the masks after it if there are any; `spare` [N, F] is for observations."""
+        found = self._stepped(0, spare)
+        if self._group.mask is None:
+            return found
+        self._allow(1)
+        return [*found, self._group.mask[1, :, 0]]
+
     def _try(self) -> None:
         """Take a step; of a batch that tells its state, twice, and see that the step depends on the state alone."""
         self._leaves = self._save() if self.environment.resumes else []
         spare = torch.empty_like(self._obs[0])
-        first = [part.clone() for part in self._stepped(0, spare)]
+        first = [part.clone() for part in self._tried(spare)]
         if self.environment.resumes:
             self._load(self._leaves)
-            again = self._stepped(0, spare)
+            again = self._tried(spare)
             pairs = zip(first, again, strict=True)
             if not all(torch.allclose(a.double(), b.double(), CLOSE, CLOSE, equal_nan=True) for a, b in pairs):
                 lacking = "get_state returns not" if "get_state" in dir(self._batch) else "its attribute `state` is not"

@@ -258,9 +258,19 @@ def test_moments_without_gradient_end_at_zero() -> None:
 def test_kernels_apply_gradients_of_torch() -> None:
     """With networks of torch, such as convolutions, that of a learner is the only kernel of an update."""
     spec = environment(agent=Discrete(3))
-    on_policy, off_policy = (build(algorithm, spec, fused=False).learners[0] for algorithm in ("a2c", "dqn"))
-    for step in (on_policy.operations.step, off_policy.values_step.step):
-        assert isinstance(step.__self__, CpuAdam)
+    for fused in (True, False):
+        agents = [build(name, spec, fused=fused, network=kind(activation="elu")) for name, kind in (("a2c", NetworkConfig), ("dqn", LayersConfig))]
+        on_policy, off_policy = (agent.learners[0] for agent in agents)
+        for step in (on_policy.operations.step, off_policy.values_step.step):
+            assert isinstance(step.__self__, CpuAdam) == fused
+
+
+def test_a_gradient_of_another_length_is_refused() -> None:
+    parameters = torch.zeros(5)
+    adam = CpuAdam(optimizers.Adam(parameters, OptimizerConfig()), parameters, torch.ones((), dtype=torch.float64), None)
+    for length in (4, 6):
+        with pytest.raises(ValueError, match=f"a gradient of {length} numbers for 5 parameters"):
+            adam.step(torch.ones(length))
 
 
 def test_gradients_are_not_kept() -> None:

@@ -66,7 +66,7 @@ def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives
         gradient = CpuGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef, threads)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
-    if isinstance(by_torch.optimizer, Adam):
+    if context.plan.steps == "kernels" and isinstance(by_torch.optimizer, Adam):
         optimizer = CpuAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
         optimizer.compile_ahead()
         found = found._replace(step=optimizer.step)
@@ -106,11 +106,11 @@ def on_cuda(by_torch: TorchOperations, derivatives: Derivatives) -> Operations:
 
 
 def adam(optimizer: Optimizer, parameters: torch.Tensor, rate: torch.Tensor, max_norm: float | None, context: Context) -> CpuAdam | None:
-    """Return the kernels that clip and take a step of Adam on a CPU, whatever the plan; None: torch does.
+    """Return the kernels that clip and take a step of Adam on a CPU, if the plan says so; None: torch does.
 
     torch reads and writes the parameters a dozen times, and lets moments of units without gradient become denormal numbers.
     """
-    if context.device.type != "cpu" or not isinstance(optimizer, Adam):
+    if context.plan.steps == "torch" or not isinstance(optimizer, Adam):
         return None
     return CpuAdam(optimizer, parameters, rate, max_norm, threads=context.threads)
 

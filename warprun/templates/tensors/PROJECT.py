@@ -32,7 +32,8 @@ class Slabs:
     ):
         """Arguments are set by `warprun env=PROJECT env.kwargs.heating=2e5`."""
         self.dx = thickness / cells  # m
-        if dt > 0.5 * capacity * self.dx**2 / conductivity:
+        between = conductivity / self.dx  # W/(m^2 K)
+        if dt * (between + max(between, cooling)) > capacity * self.dx:
             raise ValueError(f"dt={dt:g} s is too long for cells of {self.dx:g} m: the steps would be unstable")
         self.conductivity, self.capacity, self.heating, self.cooling = conductivity, capacity, heating, cooling
         self.water, self.band, self.dt = water, band, dt

@@ -152,8 +152,10 @@ class CpuAdam:
     def step(self, gradient: torch.Tensor, tau: float = 0.0) -> torch.Tensor:
         """Clip `gradient` [P] in place, move the parameters against it and the target by `tau` to them.
 
-        Return the norm before clipping, [], which the next call overwrites.
+        Return the norm before clipping, [], which the next call overwrites. Raises ValueError for a gradient of another length.
         """
+        if len(gradient) != len(self._state.parameters):
+            raise ValueError(f"a gradient of {len(gradient)} numbers for {len(self._state.parameters)} parameters")
         place = gradient.data_ptr()
         if place != self._place:
             for call in self._calls:
