@@ -39,6 +39,20 @@ def limit_sentence(raw: Raw) -> str:
     )
 
 
+def first_sentence(raw: Raw) -> str:
+    """Return the speeds that README.md begins with, empty before they are measured."""
+    keys = (("cartpole a2c", "simulation"), ("cartpole a2c", "training"), ("cartpole ppo", "training"))
+    found = [of_rounds(raw, "throughput", f"{case} 10000", kind) for case, kind in keys]
+    rates = [f"{each.median:.3g}" for each in found if each]
+    if len(rates) < len(keys):
+        return ""
+    machine = described(raw["reproduce"]["throughput"]["machine"]).partition(",")[0]
+    return (
+        f"On two cores ({machine}) it simulates {rates[0]} million CartPole steps per second, and trains A2C on {rates[1]} million and PPO on\n"
+        f"{rates[2]} million of them ([performance](docs/performance.md), with intervals and commands).\n"
+    )
+
+
 def startup_of(raw: Raw) -> str:
     """Return the table of times from a command to its end, empty before it is measured."""
     rows = []

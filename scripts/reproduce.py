@@ -219,6 +219,7 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
     for each in claims.SPEEDS:
         yield *each.place, each.table(kept)
+    yield ROOT / "README.md", "speeds", claims.first_sentence(kept)
     yield DOCS / "performance.md", "c program", claims.limit_sentence(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
     if sleeping := sleeping_ranks(kept):
