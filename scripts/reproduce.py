@@ -182,8 +182,8 @@ def raw() -> Raw:
 
 FIGURE = DOCS / "figures" / "warpsci_2bc.png"
 CAPTION = (
-    "On two cores more environments reach a return later, in the median: seconds of training on a logarithmic axis, with 10 to 10,000 environments, until"
-    " an evaluation reaches 475 on CartPole and -85 on Acrobot; eight seeds, their medians, the least and the largest"
+    "On two cores more environments reach a return later, in the median: seconds of training on a logarithmic axis, with 10 to 10,000"
+    " environments, until an evaluation reaches 475 on CartPole and -85 on Acrobot; eight seeds, their medians, the least and the largest"
 )
 
 
@@ -219,7 +219,7 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
     for each in claims.SPEEDS:
         yield *each.place, each.table(kept)
-    yield ROOT / "README.md", "speeds", claims.first_sentence(kept)
+    yield DOCS.parent / "README.md", "speeds", claims.first_sentence(kept)
     yield DOCS / "performance.md", "c program", claims.limit_sentence(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
     if sleeping := sleeping_ranks(kept):

@@ -238,7 +238,7 @@ def as_before(config: Config, before: Config) -> Config:
     derived = [*(written(name, value) for name, value in kept.items()), *own]
     network = getattr(config.agent, "network", None)
     if isinstance(network, LayersConfig) and network.hidden is None:  # earlier versions had sizes in its place
-        kept["network"] = replace(network, hidden=getattr(before.agent, "network").hidden)
+        kept["network"] = replace(network, hidden=before.agent.network.hidden)
     return replace(config, agent=replace(config.agent, **kept, groups=groups), origin=replace(config.origin, derived=derived))
 
 

@@ -141,7 +141,10 @@ class Call:
             recording.made.append(Made(code, self._record.tobytes(), total, count, tuple(self.arguments)))
 
     def change(self, **given: object) -> None:
-        """Replace arguments, by name, by others of the same types. Raises TypeError for an array of another dtype, layout or number of axes."""
+        """Replace arguments, by name, by others of the same types.
+
+        Raises TypeError for an array of another dtype, layout or number of axes; sizes are not looked at.
+        """
         for name, value in given.items():
             number = self._places[name]
             if number in self._numbers and self.arguments[number] == value:

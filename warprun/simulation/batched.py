@@ -107,6 +107,7 @@ class BatchedSimulator:
                 self._give = self._give if arrays is torch else arrays.from_dlpack
                 self._writes_out = "out" in inspect.signature(self._batch.step).parameters
             self._begin()
+            self._group.policy_output.zero_()  # `prepare` has drawn while masks forbade everything, which leaves -inf
             self._sampler.draw(0, self.steps, greedy=False)  # actions that the masks of the beginning allow
             self._try()
             self.reset()

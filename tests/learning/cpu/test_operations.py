@@ -259,7 +259,9 @@ def test_kernels_apply_gradients_of_torch() -> None:
     """With networks of torch, such as convolutions, that of a learner is the only kernel of an update."""
     spec = environment(agent=Discrete(3))
     for fused in (True, False):
-        agents = [build(name, spec, fused=fused, network=kind(activation="elu")) for name, kind in (("a2c", NetworkConfig), ("dqn", LayersConfig))]
+        agents = [
+            build(name, spec, fused=fused, network=kind(activation="elu")) for name, kind in (("a2c", NetworkConfig), ("dqn", LayersConfig))
+        ]
         on_policy, off_policy = (agent.learners[0] for agent in agents)
         for step in (on_policy.operations.step, off_policy.values_step.step):
             assert isinstance(step.__self__, CpuAdam) == fused
