@@ -49,7 +49,8 @@ def first_sentence(raw: Raw) -> str:
     machine = described(raw["reproduce"]["throughput"]["machine"]).partition(",")[0]
     return (
         f"On two cores ({machine}) it simulates {rates[0]} million CartPole steps per second,\n"
-        f"and trains A2C on {rates[1]} million and PPO on {rates[2]} million of them ([performance](docs/performance.md), with intervals and commands).\n"
+        f"and trains A2C on {rates[1]} million and PPO on {rates[2]} million of them "
+        "([performance](docs/performance.md), with intervals and commands).\n"
     )
 
 
