@@ -257,7 +257,7 @@ def test_runs_that_cannot_be_loaded_are_refused(trained: Trained, tmp_path: Path
             warprun.load(tmp_path)
     checkpoint.save(tmp_path, saved.env_steps, saved.tensors, saved.meta)
     assert warprun.load(tmp_path).env_steps == saved.env_steps
-    (tmp_path / "config.yaml").write_text(config.replace("- 64", "- 63", 1))
+    (tmp_path / "config.yaml").write_text(config.replace("hidden: null", "hidden: [63, 64]", 1))
     with pytest.raises(UserError, match="does not fit the config of the run"):
         warprun.load(tmp_path)
 
