@@ -86,8 +86,7 @@ def test_the_simulator_in_c_takes_the_same_steps_as_that_in_python(folder: Path)
 def test_ppo_learns_to_keep_the_level(folder: Path) -> None:
     given = ["env=tank", "agent=ppo", "n_envs=16", "total_steps=2e5", "eval.every=never", "device=cpu", "concurrency.workers=0"]
     result = warprun.train([*given, "log.live=false"])
-    assert result.eval_return is not None and result.eval_return > -30.0
-    assert result.metrics["eval/terminated"] < 0.05
+    assert result.eval_return is not None and result.eval_return > -10.0  # random actions have -21
 
 
 @pytest.mark.by_default(0)
