@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from warprun.environment import Box
+from warprun.envs.in_jax import InJax
 from warprun.errors import UserError, nearest, shown
 
 if TYPE_CHECKING:
@@ -20,10 +21,9 @@ STEPS = 1000
 """Time limit of an episode: that of `brax.envs.create`."""
 
 
-class Brax:
+class Brax(InJax["State"]):
     """A batch of an environment of Brax; `arguments` are those of its class, such as backend=mjx."""
 
-    arrays = jnp
     time_limit = STEPS
 
     def __init__(self, n_envs: int, id: str | None = None, **arguments: object) -> None:
@@ -38,30 +38,15 @@ class Brax:
             )
         self.observation_space, self.action_space = Box(env.observation_size), Box(env.action_size, -1.0, 1.0)
 
-        def begin(seed: jax.Array) -> State:
-            return jax.vmap(env.reset)(jax.random.split(jax.random.PRNGKey(seed), n_envs))
-
-        def reset(seed: jax.Array, mask: jax.Array, before: State) -> tuple[jax.Array, State]:
-            def pick(new: jax.Array, old: jax.Array) -> jax.Array:
-                return jnp.where(mask.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-            fresh = begin(seed)
-            return fresh.obs, jax.tree.map(pick, fresh, before)
+        def begin(seed: jax.Array) -> tuple[jax.Array, State]:
+            state = jax.vmap(env.reset)(jax.random.split(jax.random.PRNGKey(seed), n_envs))
+            return state.obs, state
 
         def step(actions: jax.Array, state: State) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, State]:
             state = jax.vmap(env.step)(state, actions)
             return state.obs, state.reward, state.done > 0.5, jnp.zeros(n_envs, bool), state
 
-        self._reset, self._step = jax.jit(reset), jax.jit(step)
-        self.state = jax.jit(begin)(0)
-
-    def reset(self, seed: int, mask: jax.Array) -> jax.Array:
-        obs, self.state = self._reset(seed, mask, self.state)
-        return obs
-
-    def step(self, actions: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        *results, self.state = self._step(actions, self.state)
-        return tuple(results)
+        self.compile(begin, step)
 
 
 environment = Brax

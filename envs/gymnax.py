@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from warprun.environment import Box, Discrete
+from warprun.envs.in_jax import InJax, where
 from warprun.errors import UserError, nearest, shown
 
 if TYPE_CHECKING:
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     """A key, and the states of all environments."""
 
 
-class Gymnax:
+class Gymnax(InJax["State"]):
     """A batch of an environment of gymnax; `parameters` are fields of its `default_params`."""
-
-    arrays = jnp
 
     def __init__(self, n_envs: int, id: str | None = None, **parameters: float) -> None:
         if not id:
@@ -48,14 +47,6 @@ class Gymnax:
             obs, states = jax.vmap(env.reset_env, (0, None))(keys[1:], params)
             return obs.reshape(shape).astype(jnp.float32), (keys[0], states)
 
-        def reset(seed: jax.Array, mask: jax.Array, before: State) -> tuple[jax.Array, State]:
-            obs, (key, fresh) = begin(seed)
-
-            def pick(new: jax.Array, old: jax.Array) -> jax.Array:
-                return jnp.where(mask.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-            return obs, (key, jax.tree.map(pick, fresh, before[1]))
-
         def step(given: jax.Array, state: State) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, State]:
             keys = jax.random.split(state[0], 1 + n_envs)
             given = given.reshape(n_envs, *actions.shape)
@@ -63,16 +54,7 @@ class Gymnax:
             cut = jax.vmap(env.is_truncated, (0, None))(states, params)
             return obs.reshape(shape).astype(jnp.float32), reward, over, cut, (keys[0], states)
 
-        self._reset, self._step = jax.jit(reset), jax.jit(step)
-        self.state = jax.jit(begin)(0)[1]
-
-    def reset(self, seed: int, mask: jax.Array) -> jax.Array:
-        obs, self.state = self._reset(seed, mask, self.state)
-        return obs
-
-    def step(self, actions: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        *results, self.state = self._step(actions, self.state)
-        return tuple(results)
+        self.compile(begin, step, lambda mask, fresh, before: (fresh[0], where(mask, fresh[1], before[1])))
 
 
 def box(space: Space) -> Box:

@@ -14,6 +14,7 @@ import numpy as np
 from jumanji import specs, wrappers
 
 from warprun.environment import Box, Discrete, MultiDiscrete
+from warprun.envs.in_jax import InJax
 from warprun.errors import UserError, nearest, shown
 from warprun.spec import Field
 
@@ -33,13 +34,11 @@ CELLS = 3
 """Fewest cells of an axis of a grid; less is a list, such as that of the places of four ghosts."""
 
 
-class Jumanji:
+class Jumanji(InJax["State"]):
     """A batch of an environment of Jumanji; `arguments` are those of its class, such as time_limit=100.
 
     Of several agents one policy chooses all actions, and gets the sum of their rewards. Where a mask allows no value of a choice, all are.
     """
-
-    arrays = jnp
 
     def __init__(self, n_envs: int, id: str | None = None, **arguments: object) -> None:
         if not id:
@@ -71,13 +70,6 @@ class Jumanji:
             obs, allowed = seen(timestep)
             return obs, (states, allowed)
 
-        def reset(seed: jax.Array, begins: jax.Array, before: State) -> tuple[jax.Array, State]:
-            def pick(new: jax.Array, old: jax.Array) -> jax.Array:
-                return jnp.where(begins.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-            obs, fresh = begin(seed)
-            return obs, jax.tree.map(pick, fresh, before)
-
         def step(chosen: jax.Array, state: State) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, State]:
             if combined:
                 chosen = jnp.stack(jnp.unravel_index(chosen, combined), 1)
@@ -86,16 +78,7 @@ class Jumanji:
             over, goal = timestep.step_type == LAST, timestep.discount == 0.0
             return obs, timestep.reward.astype(jnp.float32), over & goal, over & ~goal, (states, allowed)
 
-        self._reset, self._step = jax.jit(reset), jax.jit(step)
-        self.state = jax.jit(begin)(0)[1]
-
-    def reset(self, seed: int, mask: jax.Array) -> jax.Array:
-        obs, self.state = self._reset(seed, mask, self.state)
-        return obs
-
-    def step(self, actions: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        *results, self.state = self._step(actions, self.state)
-        return tuple(results)
+        self.compile(begin, step)
 
     def _allowed(self) -> jax.Array | None:
         return self.state[1]

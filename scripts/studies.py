@@ -268,7 +268,7 @@ def by_size(study: Study, runs: Runs) -> str:
         cells = [f"**{cell}**" if n == chosen else cell for n, cell in zip(SIZES, cells, strict=True)]
         rows.append([case, *cells, f"{took_s[chosen] / min(took_s.values()):.2f}"])
     loads = [run["load"] for run in every]
-    load = f"\nLoad average of the machine {min(loads):.0f} to {max(loads):.0f}.\n" if loads else ""
+    load = f"\nLoad average of the machine {min(loads):.1f} to {max(loads):.1f}.\n" if loads else ""
     return table(["", *(f"{n:,}" for n in SIZES), "chosen / best"], rows) + load
 
 

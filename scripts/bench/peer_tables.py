@@ -147,7 +147,7 @@ def compared(found: Found) -> str:
         times = sorted(each[0] for row in rows if row.name == name and (each := row.times(rows)))
         texts.append(f"{' to '.join(dict.fromkeys(f'{each:.1f}' for each in (times[0], times[-1])))} times as fast as {name}")
     listed = " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
-    return f"A2C with 64-64 units is {listed} (the ranges are those of the settings there).\n"
+    return f"A2C with 64-64 units is {listed} (ranges: with 1,000 and with 10,000 environments).\n"
 
 
 def of_pages(found: Found) -> Iterator[tuple[Path, str, str]]:

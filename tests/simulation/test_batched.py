@@ -1,7 +1,6 @@
 """Environments that step as one batch of arrays: rollouts, copies, resume and mistakes."""
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.commands import ROOT
 from tests.selection import few
 from tests.simulation import batches
 from tests.simulation.batches import EDGE, LIMIT, Changed, Fenced, Forgets, Numpy, Pushes, Saves, Turns, Walkers, simulator
-from tests.simulation.external.simulators import CPU, act
-from tests.test_docs import make_files
+from tests.simulation.external.simulators import act
 from warprun.cli import main as cli
 from warprun.config.batched import GROUP, batched_environment
 from warprun.config.external import External
-from warprun.config.schema import EnvConfig, load_environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.runs import checkpoint
-from warprun.spec import Box, Discrete, Field, MultiDiscrete, to_bounds
+from warprun.spec import Box, Field, to_bounds
 
 
 def of_jax() -> type[Walkers]:
@@ -335,171 +331,3 @@ def test_a_resumed_run_goes_on(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
     whole, parts = (checkpoint.load(Path(run)).tensors for run in ("whole", "parts"))
     same = all(torch.equal(whole[each], parts[each]) for each in whole if each.startswith(("agent/", "simulator/")))
     assert same == (kind == "Saves")
-
-
-def test_gymnax_by_id(capfd: pytest.CaptureFixture[str]) -> None:
-    """Steps of CartPole are those of the class of gymnax, and mistakes are told in one line."""
-    gymnax = pytest.importorskip("gymnax")
-    import jax
-
-    def load(**settings: Any) -> Any:
-        return load_environment(EnvConfig("gymnax", "warprun.envs.gymnax", **settings))[0]
-
-    environment = load(id="CartPole-v1", kwargs={"force_mag": 5.0})
-    assert (environment.title, environment.spec.time_limit, environment.resumes) == ("CartPole-v1", 500, True)
-    assert environment.spec.groups[0].action == Discrete(2) and environment.spec.groups[0].observation.size == 4
-    simulator = environment.make_simulator(n_envs=3, first_env=0, horizon=40, seed=1, device=CPU, exploration=None)
-    simulator.prepare()
-    taken = simulator.collect(act)
-    group, (env, params) = taken.groups[GROUP], gymnax.make("CartPole-v1")
-    state = env.reset(jax.random.PRNGKey(0))[1]
-    assert taken.terminated.any()
-    for n in range(3):
-        for row in range(40):
-            x, x_dot, theta, theta_dot = group.obs[row, n, 0].numpy()
-            before = state.replace(x=x, x_dot=x_dot, theta=theta, theta_dot=theta_dot)
-            given = (before, int(group.action[row, n, 0, 0]), params.replace(force_mag=5.0))
-            obs, _, reward, terminated, _ = env.step_env(jax.random.PRNGKey(0), *given)
-            assert bool(terminated) == bool(taken.terminated[row, n]) and float(reward) == float(group.reward[row, n, 0])
-            if not terminated:
-                np.testing.assert_allclose(group.obs[row + 1, n, 0].numpy(), obs, rtol=1e-5, atol=1e-6)
-    for settings, told in (({}, "env.id is missing"), ({"id": "CartPol-v1"}, "did you mean 'CartPole-v1'?")):
-        with pytest.raises(UserError, match=told):
-            load(**settings)
-    with pytest.raises(UserError, match=r"env.kwargs.mass: CartPole-v1 has no such parameter; it has max_steps_in_episode"):
-        load(id="CartPole-v1", kwargs={"mass": 1.0})
-
-
-def test_brax_by_id() -> None:
-    """Steps are those of the class of Brax, episodes end where it says so, and mistakes are told in one line."""
-    envs = pytest.importorskip("brax.envs")
-    import jax
-
-    def load(**settings: Any) -> Any:
-        return load_environment(EnvConfig("brax", "warprun.envs.brax", **settings))[0]
-
-    environment = load(id="inverted_pendulum", kwargs={"backend": "spring"})
-    assert (environment.title, environment.spec.time_limit, environment.resumes) == ("inverted_pendulum", 1000, True)
-    assert environment.spec.groups[0].action == Box(1, -1.0, 1.0)
-    simulator = environment.make_simulator(n_envs=3, first_env=0, horizon=30, seed=1, device=CPU, exploration=None)
-    simulator.prepare()
-    states = jax.tree.map(lambda leaf: leaf.copy(), simulator._batch.state)
-    taken = simulator.collect(act)
-    group, env = taken.groups[GROUP], envs.get_environment("inverted_pendulum", backend="spring")
-    step, begun = jax.jit(jax.vmap(env.step)), np.ones(3, bool)
-    for row in range(30):
-        states = step(states, np.clip(group.action[row, :, 0].numpy(), -1.0, 1.0))
-        np.testing.assert_allclose(group.reward[row, begun, 0].numpy(), np.asarray(states.reward)[begun], rtol=1e-5)
-        assert (taken.terminated[row].numpy()[begun] == (np.asarray(states.done)[begun] > 0.5)).all()
-        begun &= ~taken.terminated[row].numpy()  # until the first episode ends
-        np.testing.assert_allclose(group.obs[row + 1, begun, 0].numpy(), np.asarray(states.obs)[begun], rtol=1e-4, atol=1e-5)
-    assert not begun.all()
-    for settings, told in (({}, "env.id is missing"), ({"id": "atn"}, "did you mean 'ant'?")):
-        with pytest.raises(UserError, match=told):
-            load(**settings)
-
-
-def test_pictures_of_gymnax() -> None:
-    """The field of a game of MinAtar has its cells, channels last."""
-    gymnax = pytest.importorskip("gymnax")
-    import jax
-
-    environment, _ = load_environment(EnvConfig("gymnax", "warprun.envs.gymnax", id="Breakout-MinAtar"))
-    assert environment.spec.groups[0].observation == Box(400, fields=(Field(0, (4, 10, 10), channels_last=True),))
-    simulator: Any = environment.make_simulator(n_envs=2, first_env=0, horizon=3, seed=1, device=CPU, exploration=None)
-    simulator.prepare()
-    taken = simulator.collect(act)
-    env, _ = gymnax.make("Breakout-MinAtar")
-    seen = jax.vmap(env.get_obs)(simulator._batch.state[1])
-    np.testing.assert_array_equal(taken.groups[GROUP].obs[-1, :, 0].numpy(), np.asarray(seen, np.float32).reshape(2, -1))
-
-
-OF_JUMANJI = {
-    "Snake-v1": (("grid", "step_count"), Discrete(4), (Field(0, (5, 12, 12), channels_last=True),)),
-    "Minesweeper-v0": (("board", "num_mines", "step_count"), Discrete(100), (Field(0, (1, 10, 10)),)),
-    "LevelBasedForaging-v0": (("agents_view", "step_count"), MultiDiscrete((6, 6)), ()),
-}
-"""Id -> the parts of its observations, its actions, and its pictures. The mask of Minesweeper is one of rows and columns together."""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("id", OF_JUMANJI)
-def test_jumanji_by_id(id: str) -> None:
-    """Observations, masks, rewards and ends of first episodes are those of Jumanji, stepped with the same actions."""
-    jumanji = pytest.importorskip("jumanji")
-    import jax
-
-    parts, action, fields = OF_JUMANJI[id]
-    environment, _ = load_environment(EnvConfig("jumanji", "warprun.envs.jumanji", id=id))
-    (group_spec,) = environment.spec.groups
-    assert (group_spec.action, group_spec.observation.fields, group_spec.masked) == (action, fields, True)
-    simulator: Any = environment.make_simulator(n_envs=4, first_env=0, horizon=30, seed=1, device=CPU, exploration=None)
-    simulator.prepare()
-    states = jax.tree.map(lambda leaf: leaf.copy(), simulator._batch.state[0])
-    taken = simulator.collect(act)
-    group, step, goes_on = taken.groups[GROUP], jax.jit(jax.vmap(jumanji.make(id).step)), np.ones(4, bool)
-    chosen = group.action[:, :, 0].numpy()
-    for row in range(30):
-        given = {"Snake-v1": chosen[row, :, 0], "Minesweeper-v0": np.concatenate(np.divmod(chosen[row], 10), 1)}.get(id, chosen[row])
-        assert group.mask[row, :, 0].gather(1, torch.from_numpy(chosen[row][:, :1]).long()).all()
-        states, timestep = step(states, given)
-        rewards = np.asarray(timestep.reward).reshape(4, -1).sum(1)
-        np.testing.assert_allclose(group.reward[row, goes_on, 0].numpy(), rewards[goes_on], rtol=1e-6)
-        last = np.asarray(timestep.step_type) == 2
-        assert ((taken.terminated[row] | taken.truncated[row]).numpy()[goes_on] == last[goes_on]).all()
-        goes_on &= ~last
-        seen = [np.asarray(getattr(timestep.observation, part), np.float32).reshape(4, -1) for part in parts]
-        np.testing.assert_array_equal(group.obs[row + 1, goes_on, 0].numpy(), np.concatenate(seen, 1)[goes_on])
-        allowed = np.asarray(timestep.observation.action_mask).reshape(4, -1)
-        np.testing.assert_array_equal(group.mask[row + 1, goes_on, 0].numpy(), allowed[goes_on])
-    assert goes_on.all() == (id != "Minesweeper-v0") and simulator.fault() is None
-
-
-def test_mistakes_with_ids_of_jumanji() -> None:
-    pytest.importorskip("jumanji")
-    for settings, told in (
-        ({}, "env.id is missing"),
-        ({"id": "Snak-v1"}, "did you mean 'Snake-v1'?"),
-        ({"id": "Snake-v1", "kwargs": {"colour": 1}}, "unexpected keyword argument 'colour'"),
-    ):
-        with pytest.raises(UserError, match=told):
-            load_environment(EnvConfig("jumanji", "warprun.envs.jumanji", **settings))
-
-
-@pytest.mark.long
-def test_pendulums_of_the_page_in_warp_are_those_in_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same steps, and no copies: kernels of Warp read the actions and write the observations in the rollout."""
-    warp = pytest.importorskip("warp")
-    make_files(ROOT / "docs" / "external.md", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    given: dict[str, Any] = {"n_envs": 16, "first_env": 0, "horizon": 30, "seed": 1, "device": CPU, "exploration": None}
-    made = [load_environment(EnvConfig(name, f"./{name}.py", time_limit=200))[0] for name in ("warped", "pendulums")]
-    ours, reference = (environment.make_simulator(**given) for environment in made)
-    for each in (ours, reference):
-        each.prepare()
-    batch, step, pointers = ours._batch, ours._batch.step, []
-
-    def noted(actions: Any, out: Any) -> Any:
-        row = len(pointers)
-        group = ours.trajectory.groups[GROUP]
-        pointers.append((out.ptr == group.obs[row + 1].data_ptr(), type(actions) is warp.array))
-        return step(actions, out)
-
-    monkeypatch.setattr(batch, "step", noted)
-    reference._batch.state = torch.from_dlpack(batch.state).clone()
-    group = ours.collect(act).groups[GROUP]
-    assert len(pointers) == 30 and all(all(pair) for pair in pointers)
-    for row in range(30):
-        torque = 2.0 * group.action[row, :, 0].clamp(-1.0, 1.0)
-        obs, rewards, _, _ = reference._batch.step(torque)
-        torch.testing.assert_close(group.obs[row + 1, :, 0], obs, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(group.reward[row, :, 0], rewards, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(("library", "id"), [("gymnax", "CartPole-v1"), ("brax", "ant"), ("jumanji", "Snake-v1")])
-def test_libraries_of_environments_are_extras(library: str, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.setitem(sys.modules, f"{library}.envs", None)
-    monkeypatch.delitem(sys.modules, f"warprun.envs.{library}", raising=False)
-    with pytest.raises(UserError, match=rf'{library} is not installed; run: pip install "warprun\[{library}\]"'):
-        load_environment(EnvConfig(library, f"warprun.envs.{library}", id=id))

@@ -133,7 +133,6 @@ class BatchedSimulator:
         for row in range(taken.horizon):
             act(taken, row)
             self._sampler.draw(row, self.steps, greedy)
-            self._stepping = True
             over = self._step(row)
             if self.device.kind != "cpu" or over.any():
                 self._renew(row, over)
@@ -242,6 +241,7 @@ class BatchedSimulator:
 
     def _stepped(self, row: int, after: torch.Tensor) -> list[torch.Tensor]:
         """Return what a step of the batch gives, as tensors that are checked; it may write observations to `after` [N, F]."""
+        self._stepping = True
         out = {"out": self._given(after.view(self._shape))} if self._writes_out else {}
         actions = self._given(self._actions(self._group.action[row, :, 0]))
         with self._calling("step"):
@@ -312,8 +312,7 @@ class BatchedSimulator:
             raise self._wrong(method, f"failed: {told(error)}") from error
 
     def _wrong(self, method: str, problem: str) -> TrainingFailed:
-        step = self.steps + (self._stepping or method == "step")
-        return TrainingFailed(f"{self.environment.title} at step {step:,}: {method} {problem}")
+        return TrainingFailed(f"{self.environment.title} at step {self.steps + self._stepping:,}: {method} {problem}")
 
     # The state of the batch ------------------------------------------------------------------------------------------------------
 
@@ -378,9 +377,11 @@ class BatchedSimulator:
         spare = torch.empty_like(self._obs[0])
         first = [part.clone() for part in self._tried(spare)]
         if self.environment.resumes:
+            self._stepping = False
             self._load(self._leaves)
             again = self._tried(spare)
             pairs = zip(first, again, strict=True)
             if not all(torch.allclose(a.double(), b.double(), CLOSE, CLOSE, equal_nan=True) for a, b in pairs):
                 lacking = "get_state returns not" if "get_state" in dir(self._batch) else "its attribute `state` is not"
                 raise self._wrong("step", f"gave other results after its state was set back: {lacking} all it depends on")
+        self._stepping = False

@@ -46,8 +46,7 @@ def operations(by_torch: TorchOperations, context: Context, derivatives: Derivat
     if plan.gradients == "kernels":
         assert derivatives
         return on_cuda(by_torch, derivatives)
-    found, rate = by_torch.operations(), by_torch.learning_rate
-    step = adam(by_torch.optimizer, by_torch.policy.parameters, rate, by_torch.config.max_grad_norm, context)
+    found, step = by_torch.operations(), adam_of(by_torch, context)
     return found._replace(step=step.step) if step else found
 
 
@@ -66,10 +65,9 @@ def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives
         gradient = CpuGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef, threads)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
-    if context.plan.steps == "kernels" and isinstance(by_torch.optimizer, Adam):
-        optimizer = CpuAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
-        optimizer.compile_ahead()
-        found = found._replace(step=optimizer.step)
+    if step := adam_of(by_torch, context):
+        step.compile_ahead()
+        found = found._replace(step=step.step)
     if policy.normalizer:
         observations = CpuObservations(policy.normalizer, threads)
         observations.compile_ahead()
@@ -80,6 +78,12 @@ def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives
         found = found._replace(rewards=rewards)
     keeps = context.plan.keeps and by_torch.config.kept_activations(group, context.n_envs, network.rows, threads)
     return found._replace(kept=network.rows if keeps else 0)
+
+
+def adam_of(by_torch: TorchOperations, context: Context) -> CpuAdam | None:
+    """Return what `adam` does for a group."""
+    policy, config = by_torch.policy, by_torch.config
+    return adam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, config.max_grad_norm, context)
 
 
 def on_cuda(by_torch: TorchOperations, derivatives: Derivatives) -> Operations:
