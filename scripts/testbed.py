@@ -1,16 +1,17 @@
 """Train tasks that nobody has tuned, with the defaults and with other settings, and print how many seeds reach the bar.
 
     python scripts/testbed.py [--only TASK ...] [--envs N ...] [--seeds N] [--defaults derived fixed sb3 set]
-                               [--set "KEY=VALUE ..."] [--agent NAME] [--seconds S] [--minutes M] [--again]
+                               [--set "KEY=VALUE ..."] [--agent NAME] [--seconds S] [--minutes M] [--jobs N] [--again]
 
 `derived` are the defaults that follow from the run (docs/defaults.md), `fixed` those that do not, `sb3` PPO of
 Stable-Baselines3 with its own (testbed_sb3.py), `set` derived ones with the settings of --set.
 
 The rules were chosen on the tasks of CHOSEN; those of HELD were not looked at. A run has one thread and --seconds of
-wall-clock time without compilation, which the first run of a task does. Runs are kept in docs/benchmarks/testbed.json
-and are not repeated while their settings stay the same, except with --again; with --minutes no run starts after that
-time, so a table can be measured in several calls. A cell of the table is the number of seeds that reach the bar and of
-all seeds, and the mean final return. The environments that no other page has are in scripts/testbed.
+wall-clock time without compilation, which a run before the first of a cell does; --jobs of them go on at a time. Runs
+are kept in docs/benchmarks/testbed.json and are not repeated while their settings stay the same, except with --again;
+with --minutes no run starts after that time, so a table can be measured in several calls. A cell of the table is the
+number of seeds that reach the bar and of all seeds, and the mean final return. The environments that no other page has
+are in scripts/testbed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir, redirect_stdout
+from functools import partial
 from io import StringIO
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from common import DOCS, FIXED_PPO, ROOT, require, settings, table
@@ -63,14 +67,16 @@ CHOSEN = {
     "integrator_small": Task("env=integrator env.params.scale=1e-6", -4.5e-6, "linear-quadratic optimum -3.40e-6"),
     "reactor": Task("env=reactor", -12_000.0, "predictive control -9,292, constant heating -15,162"),
     "harvest": Task("env=harvest", 3.75e7, "best threshold of two efforts 3.89e7, best constant effort 3.65e7"),
-}
-"""The rules of docs/defaults.md were chosen on these."""
-HELD = {
     "mountain_car_continuous": Task("env=mountain_car_continuous", 90.0, "env.solved_at"),
-    "lunar_lander": Task("env=gymnasium env.id=LunarLander-v3", 200.0, "Gymnasium"),
     "integrator_large": Task("env=integrator env.params.scale=1e6", -4.5e6, "linear-quadratic optimum -3.40e6"),
     "bandit": Task("env=bandit", 1000.9, "optimum 1001"),
     "rooms": Task("env=rooms", -85.0, "greedy control -74.4"),
+    "pendulum_wide": Task("env=pendulum agent.network.hidden=[256,256]", -172.0, "env.solved_at"),
+    "acrobot_relu": Task("env=acrobot agent.network.activation=relu", -85.0, "env.solved_at"),
+}
+"""The rules of docs/defaults.md were chosen on these."""
+HELD = {
+    "lunar_lander": Task("env=gymnasium env.id=LunarLander-v3", 200.0, "Gymnasium"),
     "mountain_car": Task("env=mountain_car", -110.0, "env.solved_at"),
     "heat_equation": between("env=heat_equation", -12.52, -0.4023, "best proportional control"),
     "booster": between("env=booster", -7.935, -4.121, "best quadratic regulator"),
@@ -112,9 +118,12 @@ def measure(run: str) -> dict[str, Any]:
     return found | {"cpu_s": round(time.process_time() - began, 1), "load": round(os.getloadavg()[0], 1)}
 
 
-def compile_kernels(run: str) -> None:
-    """Train one iteration of a run, or as little as Stable-Baselines3 can."""
-    by_warprun(f"{run.removesuffix(SB3)} until_steps=1 eval.final_episodes=1")
+def measured(runs: list[str], deadline: float) -> Kept:
+    """Compile what the runs of a cell need, and measure those that begin before `deadline` (`time.monotonic`)."""
+    if not runs or time.monotonic() > deadline:
+        return {}
+    by_warprun(f"{runs[0].removesuffix(SB3)} until_steps=1 eval.final_episodes=1")  # as little as Stable-Baselines3 needs, too
+    return {run: measure(run) for run in runs if time.monotonic() < deadline}
 
 
 def of_runs(task: Task, agent: str, n_envs: int, more: str, seconds: float, seeds: int) -> list[str]:
@@ -205,27 +214,25 @@ def main() -> None:
         defaults=["derived"],
         seconds=30.0,
         minutes=1e9,
+        jobs=1,
         again=False,
         set="",
     )
     deadline = time.monotonic() + 60 * chosen.minutes
     kept: Kept = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
     every = {"derived": "", "fixed": FIXED.get(chosen.agent, ""), "sb3": SB3, "set": chosen.set}
-    blank = without_sb3(chosen.agent, chosen.only) if "sb3" in chosen.defaults else []
     more = {defaults: every[defaults] for defaults in chosen.defaults}
     columns = Columns(chosen.agent, chosen.envs, chosen.seeds, chosen.seconds, more)
-    for name in chosen.only:
-        for defaults in more:
-            runs = [run for n_envs in chosen.envs for run in columns.runs(TASKS[name], n_envs, defaults)]
-            missing = [run for run in runs if run not in kept or chosen.again]
-            missing = [] if defaults == "sb3" and name in blank else missing
-            if missing and time.monotonic() < deadline:
-                compile_kernels(missing[0])
-            for run in missing:
-                if time.monotonic() < deadline:
-                    kept[run] = measure(run)
-                    print(name, defaults, run.partition("n_envs=")[2].split(" max")[0], kept[run], flush=True)
-                    KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    blank = without_sb3(chosen.agent, chosen.only) if "sb3" in more else []
+    cells = [(name, n, defaults) for name in chosen.only for defaults in more for n in columns.envs]
+    cells = [each for each in cells if not (each[2] == "sb3" and each[0] in blank)]
+    missing = [[run for run in columns.runs(TASKS[name], n, defaults) if run not in kept or chosen.again] for name, n, defaults in cells]
+    with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
+        for (name, n, defaults), found in zip(cells, pool.map(partial(measured, deadline=deadline), missing), strict=True):
+            kept |= found
+            KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+            if found:
+                print(name, defaults, n, cell(list(found.values())), [run["wall_s"] for run in found.values()], flush=True)
     print(columns.table([line for name in chosen.only for line in rows_of(kept, name, columns)]))
 
 

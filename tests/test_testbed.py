@@ -13,7 +13,7 @@ SIMULATED = {"chemostat": 200, "epidemic": 200, "glucose": 100}  # episodes of r
 
 
 def test_every_task_is_of_one_set_and_every_rule_has_its_reference():
-    assert (len(testbed.CHOSEN), len(testbed.HELD), len(testbed.TASKS)) == (6, 20, 26)
+    assert (len(testbed.CHOSEN), len(testbed.HELD), len(testbed.TASKS)) == (12, 16, 28)
     assert set(RULED) == set(references.REFERENCES) - {"integrator"}
 
 
