@@ -92,6 +92,10 @@ HELD = {
     "screening": between("env=screening", 2.5, 9.025, "optimum"),
     "plate": between("env=plate", -46.33, -9.154, "linear-quadratic optimum"),
     "packing": between("env=packing", 1.706, 2.42, "optimum"),
+    "battery": between("env=battery", 140.3, 1705, "optimum"),
+    "antenna": between("env=antenna", -391.5, -100.2, "linear-quadratic optimum"),
+    "switch": between("env=switch", 239, 634.8, "optimum"),
+    "search": between("env=search", 1.95, 8.053, "best of Bayesian policies"),
 }
 """No rule was chosen on these."""
 TASKS = CHOSEN | HELD

@@ -4,79 +4,20 @@
 
 A reference is the return of an optimum (dynamic programming, enumeration, a linear-quadratic regulator) or of the best policy of a grid.
 All in NumPy with float64. Environments that step without branches are stepped by their own functions on arrays of episodes (`Arrays`); the
-others have a model here, and a test plays its policy in the environment.
+others have a model here, and a test plays its policy in the environment. What the functions share is in testbed_solvers.py.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from types import ModuleType
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from common import ROOT, settings, table
-
-Policy = Callable[[int, np.ndarray], np.ndarray]
-"""Step of the episode and observations [N, F] -> actions [N], or [N, D] of a Box."""
-
-
-class Reference(NamedTuple):
-    """What a task can give."""
-
-    naive: float
-    """Return of the best policy that does not look: a constant action, or what the function says."""
-    best: float
-    """Return of the optimum, or of the best policy of a grid."""
-    policy: Policy | None = None
-    """Earns `best`; None where it needs more than observations."""
-
+from common import settings, table
+from testbed_solvers import Arrays, Chain, Linear, Reference, best_of, module_of
 
 # Environments on arrays -----------------------------------------------------------------------------------------------
-
-
-def module_of(task: str) -> ModuleType:
-    """Return the module of an environment of scripts/testbed, newly loaded."""
-    spec = importlib.util.spec_from_file_location(f"testbed_{task}", ROOT / "scripts" / "testbed" / f"{task}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-class Arrays:
-    """Episodes of an environment without branches: its functions on arrays, with NumPy's functions in the place of warprun's."""
-
-    def __init__(self, task: str, episodes: int, shape: tuple[int, ...] = ()) -> None:
-        self.module, self.p = module_of(task), module_of(task).Params()
-        size = (*shape, episodes)
-        in_place = {
-            "uniform": lambda rng, n, low, high: rng.uniform(low, high, size),
-            "normal": lambda rng, n: rng.standard_normal(size),
-            "maximum": np.maximum,
-            "clip": np.clip,
-            "where": np.where,
-            "exp": np.exp,
-            "log": np.log,
-            "float32": np.asarray,
-        }
-        for name in in_place.keys() & vars(self.module).keys():
-            setattr(self.module, name, in_place[name])
-
-    def returns(self, act: Callable[..., Any], steps: int, reset: Sequence[str], step: Sequence[str]) -> np.ndarray:
-        """Return the returns of episodes; `act` takes an observation, `reset` and `step` name arguments of these functions."""
-        given = {"rng": np.random.default_rng(0), "p": self.p}
-        state, total = self.module.reset(*(given[name] for name in reset)), 0.0
-        for _ in range(steps):
-            state, reward, _ = self.module.step(state, act(*self.module.observe(state)), *(given[name] for name in step))
-            total = total + reward
-        return np.asarray(total)
-
-
-def best_of(grid: Iterable[tuple[float, ...]], earned: Callable[..., float]) -> tuple[float, tuple[float, ...]]:
-    """Return the largest return of a grid of policies, and the numbers of its policy."""
-    return max((earned(*numbers), numbers) for numbers in grid)
 
 
 def chemostat() -> Reference:
@@ -148,42 +89,6 @@ def ring() -> Reference:
 # Dynamic programming --------------------------------------------------------------------------------------------------
 
 
-class Chain(NamedTuple):
-    """A Markov decision process of A actions, S states and K outcomes of a step."""
-
-    following: np.ndarray
-    """[A, S, K]: states."""
-    probability: np.ndarray
-    """[A, S, K], or what broadcasts to it."""
-    reward: np.ndarray
-    """[A, S]: its expectation."""
-
-    def backward(self, value: np.ndarray) -> np.ndarray:
-        """Return the values [A, S] of an action, if `value` [S] is what follows."""
-        later: np.ndarray = self.reward + (self.probability * value[self.following]).sum(-1)
-        return later
-
-    def values(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the largest return [S] of so many steps, and the best actions [steps, S]."""
-        value, actions = np.zeros(self.reward.shape[1]), []
-        for _ in range(steps):
-            of_actions = self.backward(value)
-            actions.append(of_actions.argmax(0))
-            value = of_actions.max(0)
-        return value, np.array(actions[::-1])
-
-    def constant(self, steps: int) -> np.ndarray:
-        """Return the returns [A, S] of so many steps with the same action."""
-        own = [Chain(self.following[a : a + 1], self.probability[a : a + 1], self.reward[a : a + 1]) for a in range(len(self.reward))]
-        return np.array([each.values(steps)[0] for each in own])
-
-    def reference(self, steps: int, start: np.ndarray, state: Callable[[np.ndarray], np.ndarray]) -> Reference:
-        """Return the reference of episodes that begin in state s with probability start[s]; `state` of an observation [N, F]."""
-        value, actions = self.values(steps)
-        constant = (self.constant(steps) @ start).max()
-        return Reference(float(constant), float(value @ start), lambda t, seen: actions[t, state(seen.astype(int))])
-
-
 def service() -> Reference:
     """Dynamic programming over customers and the kind of time."""
     bed = module_of("service")
@@ -239,6 +144,56 @@ def maze() -> Reference:
     return chain.reference(100, np.where(at_goal, 0.0, start), lambda seen: seen[:, 0] * side + seen[:, 1])
 
 
+def battery() -> Reference:
+    """Dynamic programming over the hour of the day, the noise of the price and the charge; the naive policy sells what there is."""
+    bed = module_of("battery")
+    p, room, levels, middle = bed.Params(), bed.ROOM, bed.LEVELS, bed.LEVELS // 2
+    actions, pattern, end = 2 * bed.FASTEST + 1, np.array(bed.PATTERN), bed.LEVELS - 1
+    action, hour, level, charge = np.meshgrid(*map(np.arange, (actions, 24, levels, room + 1)), indexing="ij")
+    after, high = np.clip(charge + action - bed.FASTEST, 0, room), level / end
+    bought, price = after - charge, pattern[hour] + bed.RISE * (level - middle)
+
+    def number(hour: np.ndarray, level: np.ndarray, charge: np.ndarray) -> np.ndarray:
+        """Return the numbers of states."""
+        return (hour * levels + level) * (room + 1) + charge
+
+    outcomes = ((-1, p.change * high), (1, p.change * (1.0 - high)), (0, 0.0 * high + 1.0 - p.change))
+    following = [number((hour + 1) % 24, np.clip(level + change, 0, end), after) for change, _ in outcomes]
+    size = (actions, 24 * levels * (room + 1), -1)
+    probability = np.stack([chance for _, chance in outcomes], -1).reshape(size)
+    reward = -price * bought * np.where(bought > 0, 1.0 + p.loss, 1.0 - p.loss)
+    chain = Chain(np.stack(following, -1).reshape(size), probability, reward.reshape(size[:2]))
+    start = np.zeros((24, levels, room + 1))
+    start[0] = 1.0 / start[0].size
+
+    def state(seen: np.ndarray) -> np.ndarray:
+        return number(seen[:, 2], (seen[:, 1] - pattern[seen[:, 2]]) // bed.RISE + middle, seen[:, 0])
+
+    return chain.reference(bed.WEEK, start.ravel(), state)
+
+
+def switch() -> Reference:
+    """Dynamic programming on a grid of 251 places and 41 pushes; values between places are interpolated."""
+    p, steps = module_of("switch").Params(), 1000
+    x, pushes = np.linspace(-2.5, 2.5, 251), np.linspace(-1.0, 1.0, 41)
+    between = (x + p.dt * (x - x**3 + p.tilt + pushes[:, None]) - x[0]) / (x[1] - x[0])
+    below = np.clip(between.astype(int), 0, len(x) - 2)
+    above = np.clip(between - below, 0.0, 1.0)
+    spread = np.exp(-0.5 * ((x - x[:, None]) / p.noise) ** 2 / p.dt)
+    spread /= spread.sum(1, keepdims=True)
+    reward = np.clip(x, 0.0, 1.0) - p.cost * pushes[:, None] ** 2
+    chain = Chain(np.stack((below, below + 1), -1), np.stack((1.0 - above, above), -1), reward, spread)
+    value, actions = chain.values(steps)
+
+    def at_start(value: np.ndarray) -> float:
+        return float(np.interp(np.linspace(-1.2, -0.8, 101), x, value).mean())
+
+    def act(t: int, seen: np.ndarray) -> np.ndarray:
+        return pushes[actions[t, np.abs(seen - x).argmin(1)]][:, None]
+
+    return Reference(max(map(at_start, chain.constant(steps))), at_start(value), act)
+
+
 def screening() -> Reference:
     """Enumerate tests, results and verdicts: each is the best for what is known."""
     bed = module_of("screening")
@@ -291,38 +246,45 @@ def packing() -> Reference:
     return Reference(float(naive.mean()), float(best.mean()), act)
 
 
+def search() -> Reference:
+    """Best of a grid: Bayes' rule, and of all cells the one with the most information, in units of `gain`, less the cost of the way."""
+    bed = module_of("search")
+    p, episodes, cells = bed.Params(), 20_000, np.arange(bed.CELLS)
+    every, last = np.arange(episodes), bed.STEPS - 1
+    height = np.exp(-0.5 * ((cells[:, None] - cells) / p.width) ** 2)  # [cells, peaks]
+
+    def choose(gain: float, t: int, mean: np.ndarray, count: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """Return cells, [N]; means and counts [N, cells], place [N]. The last choice is the best for what is known."""
+        likely = (count * mean) @ height - 0.5 * count @ height**2  # log, times the squared noise, but for a constant
+        belief = np.exp((likely - likely.max(1, keepdims=True)) / p.noise**2)
+        belief /= belief.sum(1, keepdims=True)
+        expected = belief @ height.T
+        variance = np.maximum(belief @ height.T**2 - expected**2, 0.0)
+        worth = p.prize * expected if t == last else gain * 0.5 * np.log1p(variance / p.noise**2)
+        return (worth - p.move * np.abs(cells - place[:, None])).argmax(1)
+
+    def earned(gain: float) -> float:
+        rng = np.random.default_rng(0)
+        peak, place = rng.integers(0, bed.CELLS, (2, episodes))
+        sums, count, total = np.zeros((episodes, bed.CELLS)), np.zeros((episodes, bed.CELLS)), 0.0
+        for t in range(bed.STEPS):
+            cell = choose(gain, t, sums / np.maximum(count, 1.0), count, place)
+            total -= p.move * np.abs(cell - place).mean()
+            sums[every, cell] += height[cell, peak] + p.noise * rng.standard_normal(episodes)
+            count[every, cell] += 1.0
+            place = cell
+        return float(total + p.prize * height[place, peak].mean())
+
+    way = np.abs(cells - cells[:, None]).mean(1)  # the same cell in all steps
+    best, (gain,) = best_of(((gain,) for gain in np.linspace(2.0, 6.0, 9)), earned)
+
+    def act(t: int, seen: np.ndarray) -> np.ndarray:
+        return choose(gain, t, seen[:, : bed.CELLS], seen[:, bed.CELLS : -1], seen[:, -1])
+
+    return Reference(float((p.prize * height.mean(1) - p.move * way).max()), best, act)
+
+
 # Linear systems with quadratic costs ----------------------------------------------------------------------------------
-
-
-class Linear(NamedTuple):
-    """x' = A x + B u + noise, with costs x' Q x + u' R u of each step."""
-
-    a: np.ndarray
-    b: np.ndarray
-    q: np.ndarray
-    r: np.ndarray
-    noise: float
-    """Standard deviation in each direction."""
-    start: np.ndarray
-    """Covariance of x at the start, with mean 0."""
-
-    def costs(self, steps: int, regulated: bool) -> tuple[float, list[np.ndarray]]:
-        """Return the expected cost of an episode, and the gains K of u = -K x, first step first; not `regulated`: all 0."""
-        later, constant, gains = np.zeros_like(self.q), 0.0, []
-        for _ in range(steps):
-            gain = np.linalg.solve(self.r + self.b.T @ later @ self.b, self.b.T @ later @ self.a)
-            gain = gain if regulated else np.zeros_like(gain)
-            closed = self.a - self.b @ gain
-            constant += self.noise**2 * np.trace(later)
-            later = self.q + gain.T @ self.r @ gain + closed.T @ later @ closed
-            gains.append(gain)
-        return float(np.trace(later @ self.start) + constant), gains[::-1]
-
-    def reference(self, steps: int, low: float, high: float) -> Reference:
-        """Return the reference with actions from `low` to `high`; bounds are not in `best`, so nothing earns more."""
-        naive, _ = self.costs(steps, False)  # the best constant is 0, because everything is symmetric
-        best, gains = self.costs(steps, True)
-        return Reference(-naive, -best, lambda t, seen: np.clip(-seen @ gains[t].T, low, high))
 
 
 def plate() -> Reference:
@@ -332,6 +294,23 @@ def plate() -> Reference:
     passed = np.roll(eye, 1, 0) + np.roll(eye, -1, 0)
     system = Linear(p.keep * eye + p.pass_on * passed, p.heat * eye, eye, p.power * eye, p.noise, eye / 12.0)
     return system.reference(100, -1000.0, 1000.0)
+
+
+def antenna() -> Reference:
+    """Riccati's equation, over the errors, their rates and the wind, of two axes each."""
+    p, eye, none = module_of("antenna").Params(), np.eye(2), np.zeros((2, 2))
+    turn = p.turn * np.array([[0.0, 1.0], [-1.0, 0.0]])
+    rate = np.hstack([-p.dt * p.stiffness * eye, (1.0 - p.dt * p.damping) * eye + p.dt * turn, p.dt * eye])
+    error = np.hstack([eye, none, none]) + p.dt * rate
+    system = Linear(
+        np.vstack([error, rate, np.hstack([none, none, p.keep * eye])]),
+        p.dt * p.motor * np.vstack([p.dt * eye, eye, none]),
+        np.diag([p.error, p.error, 0.0, 0.0, 0.0, 0.0]),
+        p.power * eye,
+        np.repeat([0.0, p.gust], (4, 2)),
+        np.diag([4.0e-6 / 3.0, 4.0e-6 / 3.0, 0.0, 0.0, 0.0, 0.0]),
+    )
+    return system.reference(500, -10.0, 10.0)
 
 
 def integrator() -> Reference:
@@ -424,6 +403,7 @@ REFERENCES: dict[str, Callable[[], Reference]] = {
     for each in (
         *(heat_equation, booster, booster_continuous, catalysis),
         *(integrator, chemostat, glucose, service, inventory, epidemic, ring, maze, screening, plate, packing),
+        *(battery, antenna, switch, search),
     )
 }
 
