@@ -1,5 +1,7 @@
 """Settings of PPO that follow from the run where nobody has given them."""
 
+from pathlib import Path
+
 import pytest
 
 from warprun.cli import main as cli
@@ -8,8 +10,8 @@ from warprun.config.compositions import Compositions
 from warprun.config.schema import as_before, from_dict, to_dict
 from warprun.errors import UserError
 
-NAMES = ("horizon", "minibatches", "epochs", "desired_kl", "entropy_coef", "return_window")
-FIXED = [16, 4, 4, None, 0.01, None]
+NAMES = ("horizon", "staggered", "minibatches", "epochs", "desired_kl", "return_window")
+FIXED = [16, False, 4, 4, None, None]
 
 
 def found(*overrides: str) -> list[float]:
@@ -19,16 +21,47 @@ def found(*overrides: str) -> list[float]:
 
 @pytest.mark.parametrize(
     ("n_envs", "expected"),
-    [(1, [2048, 32, 10]), (16, [128, 32, 10]), (100, [64, 64, 3]), (1000, [64, 64, 3]), (10_000, [16, 64, 3])],
+    [
+        (1, [8192, False, 16, 5, 3]),
+        (16, [512, False, 16, 5, 3]),
+        (100, [81, True, 15, 5, 3]),
+        (1000, [64, True, 64, 5, 3]),
+        (10_000, [16, True, 64, 2, 3]),
+    ],
 )
 def test_rollouts_and_minibatches_have_rows_within_bounds(n_envs: int, expected: list[int]) -> None:
-    horizon, minibatches, window = expected
-    assert found("env=pendulum", "tuned=none", f"n_envs={n_envs}") == [horizon, minibatches, 10, 0.01, 0.0, window]
+    *sizes, window = expected
+    assert found("env=pendulum", "tuned=none", f"n_envs={n_envs}") == [*sizes, 0.01, window]
+
+
+def test_episodes_are_staggered_where_a_rollout_is_a_part_of_one() -> None:
+    """There has to be a time limit that kernels keep, shorter rollouts, and other environments."""
+    assert found("env=pendulum", "tuned=none", "n_envs=1000", "agent.horizon=199")[1]
+    for other in ("agent.horizon=200", "n_envs=1", "env.time_limit=64", "agent.staggered=false"):
+        assert not found("env=pendulum", "tuned=none", "n_envs=1000", other)[1]
+    assert not found("env=gymnasium", "env.id=CartPole-v1", "tuned=none", "n_envs=100")[1]
+
+
+ENDLESS = """from dataclasses import replace
+from warprun.envs import pendulum
+environment = replace(pendulum.environment(), time_limit=None)
+"""
+
+
+NOT_STAGGERED = {"env=gymnasium env.id=CartPole-v1": "kernel functions", "env=pendulum env.module=./endless.py": "no time limit"}
+
+
+@pytest.mark.parametrize(("env", "why"), NOT_STAGGERED.items())
+def test_only_a_time_limit_that_kernels_keep_can_be_staggered(env: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    with pytest.raises(UserError, match=rf"agent\.staggered=true: .*{why}"):
+        compose([*env.split(), "agent.staggered=true"])
 
 
 def test_actors_count_as_environments_and_groups_have_their_own() -> None:
     agent = compose(["env=tag_gridworld", "tuned=none", "n_envs=4"]).agent
-    assert agent.entropy_coef == 0.01 and agent.horizon > 64
+    assert agent.horizon > 64
     assert all("horizon" not in own for own in agent.groups.values())
 
 
@@ -47,10 +80,10 @@ def test_a_rate_that_somebody_decides_does_not_follow_the_policy(given: str) -> 
 
 @pytest.mark.parametrize(
     ("mode", "minibatches"),
-    [("ddp concurrency.processes=2", 16), ("rma concurrency.processes=33", 1), ("sync concurrency.processes=5", 32)],
+    [("ddp concurrency.processes=2", 16), ("rma concurrency.processes=33", 4), ("sync concurrency.processes=5", 32)],
 )
 def test_rules_count_what_one_update_learns_from(mode: str, minibatches: int) -> None:
-    assert compose([*UNTUNED, *f"n_envs=1024 agent.horizon=2 concurrency={mode}".split()]).agent.minibatches == minibatches
+    assert compose([*UNTUNED, *f"n_envs=1024 agent.horizon=16 concurrency={mode}".split()]).agent.minibatches == minibatches
 
 
 def test_a_minibatch_of_a_policy_with_memory_has_as_many_rows() -> None:
@@ -59,7 +92,7 @@ def test_a_minibatch_of_a_policy_with_memory_has_as_many_rows() -> None:
 
 def test_settings_of_a_sweep_follow_from_each_number() -> None:
     one, many = Compositions(), [[*UNTUNED, f"n_envs={n}"] for n in (1, 1000, 10_000)]
-    assert [one.compose(each).agent.horizon for each in many] == [compose(each).agent.horizon for each in many] == [2048, 64, 16]
+    assert [one.compose(each).agent.horizon for each in many] == [compose(each).agent.horizon for each in many] == [8192, 64, 16]
 
 
 def test_what_is_printed_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,10 +103,10 @@ def test_what_is_printed_can_be_given(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_run_that_continues_keeps_what_nobody_gives_now() -> None:
     before = compose([*UNTUNED, "n_envs=16", "agent.epochs=3"])
     same, changed = (as_before(compose([*UNTUNED, "n_envs=1", *more]), before).agent for more in ([], ["agent.entropy_coef=0.5"]))
-    assert (same.horizon, same.epochs, same.entropy_coef) == (128, 3, 0.0)
-    assert (changed.horizon, changed.entropy_coef) == (128, 0.5)
+    assert (same.horizon, same.epochs, same.minibatches) == (512, 3, 16)
+    assert (changed.horizon, changed.minibatches, changed.entropy_coef) == (512, 16, 0.5)
     fixed = as_before(compose(UNTUNED), from_dict(to_dict(before) | {"origin": {}})).agent  # of a version without rules
-    assert fixed.horizon == 128
+    assert fixed.horizon == 512
 
 
 def test_a_run_that_continues_keeps_the_sizes_of_its_network() -> None:
@@ -89,7 +122,7 @@ def test_a_short_run_has_ten_updates_at_least() -> None:
 
 
 def test_given_numbers_stay_and_others_follow_from_them() -> None:
-    assert found("env=pendulum", "tuned=none", "n_envs=16", "agent.horizon=16", "agent.entropy_coef=0.01")[:2] == [16, 4]
+    assert found("env=pendulum", "tuned=none", "n_envs=16", "agent.horizon=16")[:3] == [16, True, 4]
     scheduled = compose(["env=pendulum", "tuned=none", "agent.learning_rate_end=0"]).agent
     assert scheduled.desired_kl is None
 
@@ -97,13 +130,13 @@ def test_given_numbers_stay_and_others_follow_from_them() -> None:
 def test_tuned_settings_and_experiments_state_their_own() -> None:
     tuned = compose(["env=acrobot"])
     assert note_on_defaults(tuned) is None and note_on_tuned(tuned)
-    assert found("env=cartpole") == [16, 16, 1, *FIXED[3:]]
-    assert found("experiment=tag_plane")[3:] == FIXED[3:]
+    assert found("env=cartpole") == [16, False, 16, 1, *FIXED[4:]]
+    assert found("experiment=tag_plane")[4:] == FIXED[4:]
 
 
 def test_the_line_names_every_number() -> None:
     config = compose(["env=pendulum", "tuned=none", "n_envs=16"])
     said = note_on_defaults(config)
     assert said and said.startswith(
-        "defaults for this run: agent.horizon=128 agent.minibatches=32 agent.epochs=10 agent.learning_rate=0.001"
+        "defaults for this run: agent.horizon=512 agent.staggered=false agent.minibatches=16 agent.epochs=5 agent.learning_rate=0.0003"
     )

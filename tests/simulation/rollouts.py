@@ -48,6 +48,8 @@ class Case:
     """Of policies that give no distributions."""
     policies: PolicyKind = "explored"
     """If there is exploration."""
+    staggered: int = 0
+    """Environments of the run, of each of which an episode is cut off."""
     options: tuple[tuple[str, Any], ...] = ()
     data: bool = False
     """Whether it needs what its module's `fetch_data` fetches."""
@@ -74,6 +76,7 @@ CASES = {
     "cartpole_positions": Case("warprun.envs.cartpole", options=(("velocity", False),)),
     "pendulum_positions": Case("warprun.envs.pendulum", options=(("velocity", False),)),
     "conditional": Case("tests.environments.conditional"),
+    "market_staggered": Case("tests.environments.market", time_limit=6, staggered=3),
     "t_maze": Case("warprun.envs.t_maze", options=(("length", 1),)),
     "market": Case("tests.environments.market", time_limit=6, vary=(("imitation", (0.1, 0.5)),)),
     "crane": Case("tests.environments.crane", time_limit=None),
@@ -224,6 +227,7 @@ def roll_out(name: str, device: Device, **changes: Any) -> Arrays:
 def engine_of(case: Case, name: str, device: Device, **more: Any) -> KernelEngine:
     """Return the engine of a case, reset."""
     options: dict[str, Any] = {**more, "n_envs": case.n_envs, "horizon": case.horizon, "vary": dict(case.vary), "seed": 2**40 + 3}
+    options["staggered"] = case.staggered
     if case.exploration:
         numbers = {g.name: torch.tensor(case.exploration, device=device.torch) for g in case.environment.groups}
         options["exploration"] = Exploration(case.policies, numbers)

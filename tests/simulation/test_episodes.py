@@ -28,9 +28,9 @@ LONG = 1_000_000
 TICKET, STEPS, CLOCK, WEIGHT, LENGTH = range(5)
 
 
-def roll(seed=0, ends=0.0, horizon=HORIZON, collects=1):
+def roll(seed=0, ends=0.0, horizon=HORIZON, collects=1, **more):
     """Roll out with a share `ends` of actions that terminate; return the engine, and per rollout (trajectory, actions)."""
-    engine = make(clockwork.environment, "clockwork", n_envs=N_ENVS, horizon=horizon, seed=seed, vary=VARY, threads=2)
+    engine = make(clockwork.environment, "clockwork", n_envs=N_ENVS, horizon=horizon, seed=seed, vary=VARY, threads=2, **more)
     draw, rollouts = np.random.default_rng(5), []
     for _ in range(collects):
         taken = engine.trajectory
@@ -46,15 +46,18 @@ def roll(seed=0, ends=0.0, horizon=HORIZON, collects=1):
     return engine, rollouts
 
 
-@pytest.mark.parametrize("ends", [0.0, 0.3])
-def test_every_step_by_hand(ends):
+@pytest.mark.parametrize(("ends", "cut_off"), [(0.0, False), (0.3, False), (0.0, True), (0.3, True)])
+def test_every_step_by_hand(ends, cut_off):
     """Clock, reward, kind of end, final observation and next episode, for two rollouts on end."""
-    engine, rollouts = roll(ends=ends, collects=2)
-    clock, returns = np.zeros(N_ENVS, int), np.zeros(N_ENVS)
+    first, of_run = 5, 90
+    engine, rollouts = roll(ends=ends, collects=2, **({"first_env": first, "staggered": of_run} if cut_off else {}))
+    cut_at = [(first + env) * LIMIT // of_run if cut_off else -1 for env in range(N_ENVS)]
+    clock, returns, now = np.zeros(N_ENVS, int), np.zeros(N_ENVS), -1
     lengths, totals = [], []
     for taken, action in rollouts:
         cuts = np.zeros(N_ENVS, int)
         for row in range(HORIZON):
+            now += 1
             for env in range(N_ENVS):
                 before, after = taken["obs"][row, env], taken["obs"][row + 1, env]
                 clock[env] += 1
@@ -62,18 +65,19 @@ def test_every_step_by_hand(ends):
                 assert before[STEPS] == before[CLOCK] == clock[env] - 1
                 assert taken["reward"][row, env] == clock[env]
                 terminated = action[row, env] == 1
-                truncated = not terminated and clock[env] == LIMIT
+                truncated = not terminated and (clock[env] == LIMIT or now == cut_at[env])
                 assert taken["terminated"][row, env] == terminated
                 assert taken["truncated"][row, env] == truncated
                 if truncated:
                     final = taken["final_obs"][cuts[env], env]
                     assert final[TICKET] == before[TICKET]
-                    assert final[STEPS] == final[CLOCK] == LIMIT
+                    assert final[STEPS] == final[CLOCK] == clock[env]
                     assert torch.equal(final[WEIGHT:], before[WEIGHT:])
                     cuts[env] += 1
                 if terminated or truncated:
-                    lengths.append(clock[env])
-                    totals.append(returns[env])
+                    if now > cut_at[env]:
+                        lengths.append(clock[env])
+                        totals.append(returns[env])
                     clock[env], returns[env] = 0, 0
                     assert after[STEPS] == after[CLOCK] == 0
                     assert after[TICKET] != before[TICKET]

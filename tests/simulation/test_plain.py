@@ -20,7 +20,7 @@ from warprun.errors import UserError
 from warprun.simulation import comparison, trial
 from warprun.simulation.codegen.bodies import Bodies
 from warprun.simulation.device import choose
-from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.kernel_engine import KernelEngine, first_cuts
 from warprun.simulation.kernel_module import read_only, typed, typed_tables
 from warprun.simulation.plain import PlainEnvironment
 from warprun.simulation.trial import Explorer
@@ -30,14 +30,15 @@ STEPS = 12
 
 
 @pytest.mark.by_default(2)
-@pytest.mark.parametrize("name", few(CASES, "cartpole", "market", "crane", "conditional", "leaving"))
+@pytest.mark.parametrize("name", few(CASES, "cartpole", "market", "crane", "conditional", "leaving", "market_staggered"))
 def test_episodes_are_the_same(name):
     case = replace(CASES[name], horizon=STEPS)
     environment, seed = case.environment, 2**40 + 3
     engine = engine_of(case, name, choose("cpu"))
     tables = environment.tables(**environment.options) if environment.tables else None
     of_run = {"params": typed(environment.params()), "tables": read_only(typed_tables(tables)), "vary": dict(case.vary), "seed": seed}
-    played = [PlainEnvironment(environment, number, **of_run) for number in range(case.n_envs)]
+    cuts = first_cuts(environment.time_limit, 0, case.n_envs, case.staggered).tolist() if case.staggered else [None] * case.n_envs
+    played = [PlainEnvironment(environment, number, cut_at=cut_at, **of_run) for number, cut_at in enumerate(cuts)]
     seen = [each.reset() for each in played]
     explorer, taken = Explorer(environment.spec, case.n_envs), engine.trajectory
     for row in range(STEPS):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.settings import SHARED_BY_GROUPS, AgentConfig, OnPolicyConfig, group_config
-from warprun.spec import Box, GroupSpec, Spec
+from warprun.spec import GroupSpec, Spec
 
 Settings = OnPolicyConfig | OffPolicyConfig
 S = TypeVar("S", bound=Settings)
@@ -26,6 +26,8 @@ class Size(NamedTuple):
     """Environments that an update of one learner learns from."""
     steps: int
     """Environment steps, of all environments."""
+    time_limit: int | None = None
+    """Steps after which kernels cut off an episode; None: they do not."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,27 @@ def within(low: int, value: float, high: int) -> int:
 
 
 def horizon(run: Facts) -> int:
-    """Return 64 steps, more where a rollout has less than 2,048 rows, fewer where it has more than 65,536; at most a tenth of the run."""
-    steps = max(2048 / run.actors, min(64, 65_536 / run.actors))
-    return within(16, min(steps, run.size.steps / run.size.n_envs / 10), 2048)
+    """Return 64 steps; more where a rollout has few rows, fewer where it has more than 65,536; at most a tenth of the run.
+
+    Few are 8,192, and a 256th of the run where that is less, but not below 2,048.
+    """
+    few = within(2048, run.size.steps / 256, 8192)
+    steps = max(few / run.actors, min(64, 65_536 / run.actors))
+    return within(16, min(steps, run.size.steps / run.size.n_envs / 10), few)
 
 
 def minibatches(run: Facts) -> int:
-    """Return how many minibatches of 64 rows a rollout has, at most 64; of networks with memory, at most one for each sequence."""
-    of_rows = run.rows // 64
+    """Return how many minibatches of 512 rows a rollout has, 4 to 64, or of 64 rows where these are fewer than 4.
+
+    Of networks with memory there is at most one for each sequence.
+    """
+    of_rows = max(run.rows // 512, min(4, run.rows // 64))
     return within(1, min(of_rows, run.actors) if run.agent.network.remembers else of_rows, 64)
+
+
+def staggered(run: Facts) -> bool:
+    """Return whether episodes that begin together would be in the same part of their length in every rollout."""
+    return run.size.n_envs > 1 and run.size.time_limit is not None and run.size.time_limit > run.agent.horizon
 
 
 def desired_kl(run: Facts) -> float | None:
@@ -79,11 +93,11 @@ def desired_kl(run: Facts) -> float | None:
 
 PPO: dict[str, Rule] = {
     "horizon": horizon,
+    "staggered": staggered,
     "minibatches": minibatches,
-    "epochs": lambda run: 10,
-    "learning_rate": lambda run: 1e-3,
+    "epochs": lambda run: within(2, 327_680 / run.rows, 5),
+    "learning_rate": lambda run: 3e-4,
     "desired_kl": desired_kl,
-    "entropy_coef": lambda run: 0.0 if isinstance(run.group.action, Box) else 0.01,
     "return_window": lambda run: within(3, 20_480 / run.rows, 10),
 }
 IN_SEQUENCES: dict[str, Rule] = {

@@ -114,7 +114,8 @@ def simulator_bytes(config: Config, environment: Defined, on_gpu: bool, n_envs: 
         return rollout_bytes(environment.spec, n_envs, horizon)
     target = target_for(environment, "cuda" if on_gpu else "cpu")
     randomized, replaces = tuple(config.env.randomize), config.env.on_nan == "reset"
-    return ArrayPlan(environment, target, n_envs, horizon, randomized, config.agent.policies, replaces).bytes_needed()
+    sizes = (n_envs, horizon, randomized, config.agent.policies, replaces)
+    return ArrayPlan(environment, target, *sizes, staggered=config.staggered).bytes_needed()
 
 
 def check_memory(config: Config, environment: Defined) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from warprun.config.registry import Defined
+from warprun.config.registry import Defined, cuts_off
 from warprun.config.schema import Config
 from warprun.environment import Environment
 from warprun.errors import UserError
@@ -19,9 +19,12 @@ DeviceKind = Literal["cpu", "cuda", "cudasim"]
 def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
     """Return how a run executes; nothing is built or changed.
 
-    Raises UserError for `engine.gradients=kernels` where it cannot be.
+    Raises UserError for `engine.gradients=kernels` and `agent.staggered` where they cannot be.
     """
     of_kernels = isinstance(environment, Environment)
+    if config.staggered and not cuts_off(environment):
+        why = "it has no time limit" if of_kernels else "it is not made of kernel functions"
+        raise UserError(f"agent.staggered=true: warprun does not cut off episodes of env={config.env.name}: {why}; leave it out")
     captured: Literal["graphs", "calls"] | None = None
     why_not = ""
     if device == "cuda":

@@ -108,6 +108,11 @@ def is_dotted(name: str) -> bool:
     return len(name) <= MAX_NAME and all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))
 
 
+def cuts_off(environment: Defined) -> bool:
+    """Return whether kernels cut off the episodes of an environment at a time limit."""
+    return isinstance(environment, Environment) and environment.time_limit is not None
+
+
 def import_environment(
     module: str, options: Mapping[str, object] | None = None, time_limit: int | None = None, chosen: External = NONE
 ) -> tuple[Defined, ModuleType]:

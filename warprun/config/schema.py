@@ -19,6 +19,7 @@ from warprun.config.saved import UNFIT, agent_class, fitted
 from warprun.environment import Environment
 from warprun.errors import UserError, shown
 from warprun.learning.network_settings import LayersConfig
+from warprun.learning.settings import OnPolicyConfig
 from warprun.user_code import errors_of_user
 
 MAX_DEPTH = 10
@@ -189,6 +190,11 @@ class Config:
     origin: OriginConfig = field(default_factory=OriginConfig)
     """How these settings were composed."""
 
+    @property
+    def staggered(self) -> bool:
+        """Whether one of the first episodes of every environment is cut off, see `OnPolicyConfig`."""
+        return isinstance(self.agent, OnPolicyConfig) and self.agent.staggered
+
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Return `config` as plain dicts and lists, the form in which a run folder stores it."""
@@ -244,7 +250,7 @@ def as_before(config: Config, before: Config) -> Config:
 
 def written(name: str, value: object) -> str:
     """Return a setting of the agent as it is typed."""
-    return f"agent.{name}={'null' if value is None else value}"
+    return f"agent.{name}={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
 
 
 def free(config: Config) -> list[str]:

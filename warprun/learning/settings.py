@@ -23,7 +23,7 @@ from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Sp
 
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop_tf")
 ADVANTAGES = ("gae", "nstep", "vtrace", "exarl_vtrace")
-SHARED_BY_GROUPS = ("name", "horizon", "groups")
+SHARED_BY_GROUPS = ("name", "horizon", "staggered", "groups")
 """Settings that cannot differ between groups."""
 
 
@@ -80,6 +80,8 @@ class OnPolicyConfig:
     """Name of the agent."""
     horizon: int = 16
     """Steps of every environment between two updates."""
+    staggered: bool = False
+    """Cut off one of the first episodes of every environment, each at another step, so that later ones do not begin and end together."""
     learning_rate: float = 1e-3
     """Learning rate at the start."""
     learning_rate_end: float | None = None

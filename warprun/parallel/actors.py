@@ -212,8 +212,8 @@ def _act(config: Config, world: World, rollouts: int) -> None:
         acting = agent or Drawing.of(setup.environment.spec, config.agent.policies, setup.device.torch)
         # A run that continues begins new episodes: they must not repeat the draws of those before.
         seed = derived_seed(config.seed, "continued", rollouts) if rollouts else config.seed
-        first, compares = world.actor * n_envs, config.engine.compare
-        simulator = make_simulator(setup, n_envs, config.agent.horizon, seed, acting, print, first, compares=compares)
+        own = (n_envs, config.agent.horizon, seed, acting, print, world.actor * n_envs)
+        simulator = make_simulator(setup, *own, compares=config.engine.compare, staggered=config.staggered)
         prepare(setup, simulator)
         weights = WeightsBuffer(acting.policy_state())
         rollout = RolloutBuffer(setup.environment.spec, config.agent.horizon, n_envs)

@@ -74,9 +74,10 @@ def make_simulator(
     first_env: int = 0,
     kept: Mapping[str, int] | None = None,
     compares: bool = False,
+    staggered: bool = False,
 ) -> Simulator:
     """Return a simulator for an agent, of the environments `first_env` and following of a run; `announce` gets one line if kernels have
-    to be compiled, `kept` and `compares` are those of `KernelEngine`. Raises UserError."""
+    to be compiled, `kept`, `compares` and `staggered` are those of `KernelEngine`. Raises UserError."""
     simulator: Simulator
     if isinstance(setup.environment, Environment):
         networks = agent.networks() if setup.plan.fused else None
@@ -90,6 +91,7 @@ def make_simulator(
             networks=networks,
             kept=kept,
             compares=compares,
+            staggered=staggered,
             announce=announce,
         )
     else:
@@ -104,7 +106,8 @@ def make_training_simulator(
     """Return the simulator whose rollouts `agent` learns from, each before the next one; as `make_simulator`. Raises UserError."""
     config = setup.config
     return make_simulator(
-        setup, config.n_envs, config.agent.horizon, config.seed, agent, announce, first_env, agent.kept, config.engine.compare
+        *(setup, config.n_envs, config.agent.horizon, config.seed, agent, announce, first_env, agent.kept),
+        *(config.engine.compare, config.staggered),
     )
 
 
@@ -153,11 +156,12 @@ def make_engine(
     networks: Mapping[str, Network] | None = None,
     kept: Mapping[str, int] | None = None,
     compares: bool = False,
+    staggered: bool = False,
     auto_reset: bool = True,
     announce: Callable[[str], None] = lambda line: None,
 ) -> KernelEngine:
     """Return a kernel engine; `exploration` and, for fused rollouts, `networks` are those of the agent, `kept` and `compares`
-    are those of `KernelEngine`.
+    are those of `KernelEngine`; with `staggered` first episodes are cut off, see there.
 
     Without `auto_reset` an environment whose episode has ended stays in its final state. Raises UserError.
     """
@@ -184,6 +188,7 @@ def make_engine(
         compares=compares,
         captured=setup.plan.captured == "graphs",
         debug=config.engine.debug,
+        staggered=config.n_envs if staggered else 0,
         replaces=config.env.on_nan == "reset" and auto_reset,
     )
 

@@ -77,6 +77,7 @@ AXES = {
     "cells + 2": "cells of an index, and two more entries",
     "copied": "fields that an index copies",
     "replaced": f"{REPLACED_NUMBERS} with `env.on_nan=reset`, else 0",
+    "staggered": "1 with `agent.staggered`, else 0",
     "exploration": "3 if the agent explores, else 0",
 }
 """Symbols in `Array.axes` -> what they count."""
@@ -85,6 +86,7 @@ COMMON = (
     Array("began", ("1",), "int64", "step at which the rollout began; kernels add it to the offset that they are launched with", "host"),
     Array("clock", ("tiles", "lanes"), "int32", "steps since the environment was reset"),
     Array("cuts", ("tiles", "lanes"), "int32", "truncations so far in this rollout"),
+    Array("cut_at", ("tiles", "staggered", "lanes"), "int32", "step of the run that cuts off an episode, before its time limit", "host"),
     Array("ended", ("tiles", "lanes"), "int32", "episodes that ended since they were last counted"),
     Array("ended_steps", ("tiles", "lanes"), "int32", "steps of these episodes"),
     Array("fault", ("tiles", str(FAULT_NUMBERS), "lanes"), "int32", "first fault since the last reset: code, step, place, value"),
@@ -175,6 +177,8 @@ class ArrayPlan:
     """Whether an environment with a fault ends its episode, which does not count, and begins a new one in the same step."""
     by_caller: bool = False
     """Whether a caller gives single steps (`vector_engine.py`): actions in the environment's units, one row of every rollout array."""
+    staggered: bool = False
+    """Whether one of the first episodes of every environment is cut off, so that later ones do not end together."""
 
     @property
     def explores(self) -> bool:
@@ -222,6 +226,7 @@ class ArrayPlan:
             "lanes": lanes,
             "varied": len(self.vary),
             "replaced": REPLACED_NUMBERS if self.replaces else 0,
+            "staggered": int(self.staggered),
             "exploration": 3 if self.explores else 0,
         }
 

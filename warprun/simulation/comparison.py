@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from types import FunctionType
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
@@ -47,8 +47,9 @@ class Difference(NamedTuple):
 class Comparison:
     """Plays `numbers`, some of the environments of a simulator, in plain Python, with the actions that the simulator took.
 
-    `functions` are those of the environment, `of_run` is as for `PlainEnvironment`. A difference raises UserError, unless plain Python
-    differs as much from itself if the numbers of the states change in their last digits: then rounding decides.
+    `functions` are those of the environment, `cut_at` has the steps that cut off episodes, by number; `of_run` is as for
+    `PlainEnvironment`. A difference raises UserError, unless plain Python differs as much from itself if the numbers of the states change
+    in their last digits: then rounding decides.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class Comparison:
         numbers: Sequence[int],
         first_env: int,
         functions: Sequence[FunctionType],
+        cut_at: Mapping[int, int] = MappingProxyType({}),
         **of_run: Unpack[OfSeededRun],
     ) -> None:
-        self.environment, self.first_env, self.functions, self.of_run = environment, first_env, functions, of_run
+        self.environment, self.first_env, self.functions, self.cut_at, self.of_run = environment, first_env, functions, cut_at, of_run
         self._left_s, self._until = SECONDS, 0.0
         self._played = {number: self._environment(number) for number in numbers}
         self._actions: dict[int, list[Rows]] = {number: [] for number in numbers}
@@ -122,7 +124,8 @@ class Comparison:
         )
 
     def _environment(self, number: int) -> PlainEnvironment:
-        return PlainEnvironment(self.environment, self.first_env + number, call=self._timed, **self.of_run)
+        cut_at = self.cut_at.get(number)
+        return PlainEnvironment(self.environment, self.first_env + number, call=self._timed, cut_at=cut_at, **self.of_run)
 
     def _timed(self, function: KernelFunction) -> Callable[..., object]:
         plain = kernels.plain_function(function)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from warprun.environment import Environment
@@ -28,6 +29,7 @@ from warprun.simulation.faults import Arriving, Fault, first_fault
 from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load, typed
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory
+from warprun.spec import PolicyKind
 from warprun.state import Counter, State
 
 if TYPE_CHECKING:
@@ -36,6 +38,11 @@ if TYPE_CHECKING:
 
 _compared: set[tuple[ModuleType, str]] = set()
 """Kernels, with their parameters, that this process has compared with plain Python: a worker of a sweep trains many runs with them."""
+
+
+def first_cuts(time_limit: int, first_env: int, n_envs: int, of_run: int) -> np.ndarray:
+    """Return the steps [N] that cut off first episodes of `n_envs` of the `of_run` environments of a run: spread over the time limit."""
+    return (first_env + np.arange(n_envs)) * time_limit // of_run
 
 
 class KernelEngine:
@@ -52,6 +59,7 @@ class KernelEngine:
     captured: CUDA graphs repeat rollouts (CUDA only).
     compares: the first steps are compared with plain Python (`Comparison`).
     debug: everything that a rollout has to write is filled with NaN before it.
+    staggered: environments of the run; of each one an episode is cut off before its time limit (`first_cuts`). 0: none is.
     replaces: an environment with a fault in its reward, observation or mask is terminated with reward 0 and reset.
     rollout: a trajectory owned by somebody else, into which the engine only samples actions; None: it has its own.
     announce: gets a line of text if kernels must be compiled.
@@ -78,13 +86,15 @@ class KernelEngine:
         captured: bool = False,
         compares: bool = False,
         debug: bool = False,
+        staggered: int = 0,
         replaces: bool = False,
         rollout: Trajectory | None = None,
         announce: Callable[[str], None] = lambda line: None,
     ) -> None:
         vary = vary or {}
         target = target_for(environment, device.kind)
-        plan = ArrayPlan(environment, target, n_envs, horizon, tuple(vary), exploration.policies if exploration else "sampled", replaces)
+        policies: PolicyKind = exploration.policies if exploration else "sampled"
+        plan = ArrayPlan(environment, target, n_envs, horizon, tuple(vary), policies, replaces, staggered=staggered > 0)
         if device.kind == "cudasim" and n_envs > SIMULATOR_LIMIT:
             raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
         checks = rollout is None  # else the environment is one of warprun's own
@@ -115,13 +125,17 @@ class KernelEngine:
         """Whether the current observations are in row 0 of the trajectory; if not, they are in its last row."""
         self.trajectory: Trajectory = rollout or trajectory.allocate(self.spec, horizon, n_envs, device.torch)
         self.arrays = allocation.allocate(plan, device.torch, exploration.numbers if exploration else {}, vary)
+        cuts = first_cuts(self.spec.time_limit, first_env, n_envs, staggered) if staggered and self.spec.time_limit else None
+        if cuts is not None:
+            self.arrays.common["cut_at"].view(-1)[:n_envs].copy_(torch.from_numpy(cuts))
         self.functions = built.functions
         self._comparison: Comparison | None = None
         self._same = (built.module, repr(built.of_run)) if tables is None else None
         """What another simulator of this process must have in common with this one to need no comparison; None: each one is compared."""
         if compares and device.kind in ("cpu", "cuda") and COMPILES and self._same not in _compared:
             some = sorted({0, n_envs // 2, n_envs - 1})
-            self._comparison = Comparison(environment, some, first_env, self.functions, seed=seed, **built.of_run)
+            cut_at = {number: int(cuts[number]) for number in some} if cuts is not None else {}
+            self._comparison = Comparison(environment, some, first_env, self.functions, cut_at, seed=seed, **built.of_run)
         self._compared = 0
         """`steps` up to which they are compared."""
         scalars = {"n_envs": n_envs} | draw_scalars(seed, first_env) | built.values

@@ -60,7 +60,8 @@ class PlainEnvironment:
     """Environment `number` of those with a seed, with the draws that kernels would make.
 
     `params` is a NamedTuple of float32 and int32; `tables` one of arrays and numbers in the types of kernels, or None; `vary` maps
-    parameters to (low, high). `call` makes of each function of the environment what is called in its place.
+    parameters to (low, high). `call` makes of each function of the environment what is called in its place. `cut_at`: step that
+    cuts off an episode before its time limit.
     """
 
     def __init__(
@@ -73,9 +74,10 @@ class PlainEnvironment:
         tables: NamedTuple | None = None,
         vary: Mapping[str, tuple[float, float]] | None = None,
         call: Callable[[KernelFunction], object] = kernels.plain_function,
+        cut_at: int | None = None,
     ) -> None:
         self.environment, self.number, self.seed = environment, number, seed
-        self.params, self.tables, self.vary = params, tables, vary or {}
+        self.params, self.tables, self.vary, self.cut_at = params, tables, vary or {}, cut_at
         self.steps = 0
         """Steps since the beginning, the time of random draws."""
         self.clock = 0
@@ -113,7 +115,7 @@ class PlainEnvironment:
         for name, gains in reward.items():
             gains[~stays[name]] = 0.0
         self.clock += 1
-        truncated = limit is not None and self.clock >= limit and not terminated
+        truncated = ((limit is not None and self.clock >= limit) or self.steps == self.cut_at) and not terminated
         final = self.see() if terminated or truncated else None
         if final:
             self._begin(self.steps)
