@@ -1,5 +1,6 @@
-"""Settings of PPO that follow from the run where nobody has given them."""
+"""Settings of PPO and A2C that follow from the run where nobody has given them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ NAMES = ("horizon", "staggered", "minibatches", "epochs", "desired_kl", "return_
 FIXED = [16, False, 4, 4, None, None]
 
 
-def found(*overrides: str) -> list[float]:
+def found(*overrides: str, names: Sequence[str] = NAMES) -> list[float]:
     agent = compose(overrides).agent
-    return [getattr(agent, name) for name in NAMES]
+    return [getattr(agent, name) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,12 @@ ENDLESS = """from dataclasses import replace
 from warprun.envs import pendulum
 environment = replace(pendulum.environment(), time_limit=None)
 """
+
+
+@pytest.mark.parametrize(("n_envs", "expected"), [(1, [1024, False]), (16, [64, True]), (1000, [16, True])])
+def test_rollouts_of_a2c_have_enough_rows_for_a_gradient_step(n_envs: int, expected: list[float]) -> None:
+    assert found("env=pendulum", "tuned=none", "agent=a2c", f"n_envs={n_envs}", names=NAMES[:2]) == expected
+    assert found("env=pendulum", "tuned=none", "agent=a2c", "n_envs=1", "total_steps=25600", names=NAMES[:1]) == [100]
 
 
 NOT_STAGGERED = {"env=gymnasium env.id=CartPole-v1": "kernel functions", "env=pendulum env.module=./endless.py": "no time limit"}

@@ -72,7 +72,7 @@ def test_of_a_saved_config() -> None:
 
 
 def test_only_where_the_agent_has_the_setting() -> None:
-    assert refusal("agent=ppo", "agent.warmup=1").startswith("unknown key 'agent.warmup'; agent has name, horizon, staggered, learning_rate,")
+    assert refusal("agent=ppo", "agent.warmup=1").startswith("unknown key 'agent.warmup'; agent has name, horizon, staggered, ")
 
 
 def test_an_agent_may_have_a_setting_of_a_former_name(monkeypatch: pytest.MonkeyPatch) -> None:

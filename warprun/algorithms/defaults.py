@@ -100,6 +100,11 @@ PPO: dict[str, Rule] = {
     "desired_kl": desired_kl,
     "return_window": lambda run: within(3, 20_480 / run.rows, 10),
 }
+A2C: dict[str, Rule] = {
+    # One gradient step for each rollout: few rows are noise, and short rollouts many steps.
+    "horizon": lambda run: within(16, min(1024, run.size.steps / 256) / run.actors, 1024),
+    "staggered": staggered,
+}
 IN_SEQUENCES: dict[str, Rule] = {
     # A gradient step learns from sequences, so a few of them are many rows, and targets follow after each of few steps.
     "batch_size": lambda run: 32,
@@ -109,7 +114,7 @@ IN_SEQUENCES: dict[str, Rule] = {
     "tau": lambda run: 0.01 if run.agent.target_update_interval == 1 else run.agent.tau,
 }
 """For networks with memory, also if tuned settings or an experiment are for networks without."""
-RULES: dict[str, dict[str, Rule]] = {"ppo": PPO}
+RULES: dict[str, dict[str, Rule]] = {"ppo": PPO, "a2c": A2C}
 """By the name of the agent; others, such as agents of users, have no rules."""
 
 
