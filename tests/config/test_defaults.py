@@ -1,4 +1,4 @@
-"""Settings of PPO and A2C that follow from the run where nobody has given them."""
+"""Settings that follow from the run where nobody has given them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +53,15 @@ environment = replace(pendulum.environment(), time_limit=None)
 def test_rollouts_of_a2c_have_enough_rows_for_a_gradient_step(n_envs: int, expected: list[float]) -> None:
     assert found("env=pendulum", "tuned=none", "agent=a2c", f"n_envs={n_envs}", names=NAMES[:2]) == expected
     assert found("env=pendulum", "tuned=none", "agent=a2c", "n_envs=1", "total_steps=25600", names=NAMES[:1]) == [100]
+
+
+@pytest.mark.parametrize("agent", ["dqn", "ddpg", "td3", "sac"])
+def test_gradient_steps_after_a_step_of_many_environments_are_as_many_as_of_few(agent: str) -> None:
+    names = ("utd_ratio", "learning_starts")
+    sizes: dict[str, list[float]] = {"16": [1.0, 1000], "1000": [0.032, 10_000], "1024 total_steps=1000": [0.0312, 100]}
+    env = "cartpole" if agent == "dqn" else "pendulum"
+    for size, expected in sizes.items():
+        assert found(f"env={env}", "tuned=none", f"agent={agent}", *f"n_envs={size}".split(), names=names) == expected
 
 
 NOT_STAGGERED = {"env=gymnasium env.id=CartPole-v1": "kernel functions", "env=pendulum env.module=./endless.py": "no time limit"}

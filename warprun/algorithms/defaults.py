@@ -105,6 +105,11 @@ A2C: dict[str, Rule] = {
     "horizon": lambda run: within(16, min(1024, run.size.steps / 256) / run.actors, 1024),
     "staggered": staggered,
 }
+OFF_POLICY: dict[str, Rule] = {
+    # A step of many environments has rows for many gradient steps, but these take all the time, and rows of one moment are much alike.
+    "utd_ratio": lambda run: float(f"{min(1.0, 32 / run.size.n_envs):.3g}"),
+    "learning_starts": lambda run: int(min(max(1000, 10 * run.size.n_envs), run.size.steps / 10)),
+}
 IN_SEQUENCES: dict[str, Rule] = {
     # A gradient step learns from sequences, so a few of them are many rows, and targets follow after each of few steps.
     "batch_size": lambda run: 32,
@@ -114,37 +119,41 @@ IN_SEQUENCES: dict[str, Rule] = {
     "tau": lambda run: 0.01 if run.agent.target_update_interval == 1 else run.agent.tau,
 }
 """For networks with memory, also if tuned settings or an experiment are for networks without."""
-RULES: dict[str, dict[str, Rule]] = {"ppo": PPO, "a2c": A2C}
+RULES: dict[str, dict[str, Rule]] = {"ppo": PPO, "a2c": A2C} | dict.fromkeys(("dqn", "ddpg", "td3", "sac"), OFF_POLICY)
 """By the name of the agent; others, such as agents of users, have no rules."""
 
 
 def settings_of(agent: AgentConfig, stated: bool) -> list[str]:
     """Return the settings that may follow from the run; if `stated`, tuned settings or an experiment state what the others are."""
-    if isinstance(agent, OffPolicyConfig) and agent.has_memory():
-        return list(IN_SEQUENCES)
-    return [] if stated else list(RULES.get(agent.name, ()))
+    rules = rules_of(agent)
+    return [] if stated and rules is not IN_SEQUENCES else list(rules)
+
+
+def rules_of(agent: AgentConfig) -> dict[str, Rule]:
+    """Return the rules for an agent; there may be none."""
+    return IN_SEQUENCES if isinstance(agent, OffPolicyConfig) and agent.has_memory() else RULES.get(agent.name, {})
 
 
 def derive(config: S, free: Collection[str], spec: Spec, size: Size) -> S:
     """Return the settings of an agent in which those that `free` names follow from the run; groups that differ have their own."""
-    base = _found(config, free, spec.groups[0], size)
+    rules = rules_of(config)
+    base = _found(rules, config, free, spec.groups[0], size)
     fitted, groups = _with(config, base), dict(config.groups)
     shared = _with(config, {"horizon": fitted.horizon})
     for group in spec.groups:
         given = groups.get(group.name, {})
         left = [name for name in free if name not in given and name not in SHARED_BY_GROUPS]
-        own = _found(group_config(shared, group.name), left, group, size)
+        own = _found(rules, group_config(shared, group.name), left, group, size)
         differs = {name: value for name, value in own.items() if value != base[name]}
         if differs:
             groups[group.name] = {**given, **differs}
     return _with(fitted, {"groups": groups})
 
 
-def _found(agent: Settings, free: Collection[str], group: GroupSpec, size: Size) -> dict[str, float | None]:
+def _found(rules: Mapping[str, Rule], agent: Settings, free: Collection[str], group: GroupSpec, size: Size) -> dict[str, float | None]:
     """Return the settings of one group that `free` names, each by what is known before it."""
-    in_sequences = isinstance(agent, OffPolicyConfig) and agent.network.remembers
-    for name, rule in (IN_SEQUENCES if in_sequences else RULES.get(agent.name, {})).items():
-        if name in free:
+    for name, rule in rules.items():
+        if name in free and (agent.network.remembers or rules is not IN_SEQUENCES):
             agent = _with(agent, {name: rule(Facts(agent, group, size, free))})
     return {name: getattr(agent, name) for name in free}
 
