@@ -67,11 +67,13 @@ def row(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-FIXED_PPO = (
-    "agent.horizon=16 agent.minibatches=4 agent.epochs=4 agent.learning_rate=0.001 agent.desired_kl=null agent.entropy_coef=0.01"
-    " agent.gamma=0.99 agent.return_window=null agent.staggered=false"
-)
-"""Settings of PPO that do not follow from the run: those of the tables in docs/configuration.md."""
+FIXED = {
+    "ppo": "agent.horizon=16 agent.minibatches=4 agent.epochs=4 agent.learning_rate=0.001 agent.desired_kl=null agent.entropy_coef=0.01"
+    " agent.gamma=0.99 agent.return_window=null agent.staggered=false",
+    "a2c": "agent.horizon=16 agent.staggered=false",
+    **dict.fromkeys(("dqn", "ddpg", "td3", "sac"), "agent.utd_ratio=1.0 agent.learning_starts=1000"),
+}
+"""Agent -> settings in the place of those that follow from the run: those of the tables in docs/configuration.md."""
 
 
 def head(*titles: object) -> str:

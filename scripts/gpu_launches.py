@@ -23,7 +23,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from common import DOCS, FIXED_PPO, head, row, settings
+from common import DOCS, FIXED, head, row, settings
 from common import replace as replace_in_page
 from gpu_kernels import BANDWIDTH, CLOCK, INSTRUCTIONS, LAUNCH_S, LOADS, MEMORY_SHARE, MULTIPROCESSORS, USED, seconds
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -58,7 +58,7 @@ def _cases() -> dict[str, list[str]]:
     found = {}
     for agent in ("a2c", "ppo"):
         for env in ("cartpole", "pendulum"):
-            given = [f"env={env}", f"agent={agent}", *(FIXED_PPO.split() if agent == "ppo" else [])]
+            given = [f"env={env}", f"agent={agent}", *FIXED[agent].split()]
             found[f"{agent} {env}"] = given
             found |= {f"{agent} {env} {kind}": [*given, f"agent.network={kind}"] for kind in MEMORY}
     for agent, env in {"dqn": "cartpole", "ddpg": "pendulum", "td3": "pendulum", "sac": "pendulum"}.items():

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import LifoQueue
 
-from common import DOCS, FIXED_PPO, ROOT, described, machine, replace, settings
+from common import DOCS, FIXED, ROOT, described, machine, replace, settings
 from curves import draw
 from filelock import FileLock
 from studies import STUDIES
@@ -51,7 +51,7 @@ class Worker:
             "log.live=false",
             "log.tensorboard=false",
             f"concurrency.threads={threads}",
-            *(FIXED_PPO.split() if "agent=ppo" in overrides and "tuned=none" in overrides else []),  # nothing follows from the run
+            *(FIXED["ppo"].split() if "agent=ppo" in overrides and "tuned=none" in overrides else []),  # nothing follows from the run
             *overrides.split(),
         ]
         if self.process is None:

@@ -7,11 +7,11 @@
 Stable-Baselines3 with its own (testbed_sb3.py), `set` derived ones with the settings of --set.
 
 The rules were chosen on the tasks of CHOSEN; those of HELD were not looked at. A run has one thread and --seconds of
-wall-clock time without compilation, which a run before the first of a cell does; --jobs of them go on at a time. Runs
-are kept in docs/benchmarks/testbed.json and are not repeated while their settings stay the same, except with --again;
-with --minutes no run starts after that time, so a table can be measured in several calls. A cell of the table is the
-number of seeds that reach the bar and of all seeds, and the mean final return. The environments that no other page has
-are in scripts/testbed.
+wall-clock time without compilation, which a run before the first of a cell does; --jobs cells are measured at a time.
+Cells are kept in docs/benchmarks/testbed.json and are not measured again while what --defaults and --set name stays the
+same; --again is for changed rules. With --minutes no run starts after that time, so a table can be measured in several
+calls. A cell is the number of seeds that reach the bar and of all seeds, and the mean final return. The environments
+that no other page has are in scripts/testbed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import chdir, redirect_stdout
-from functools import partial
 from io import StringIO
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from common import DOCS, FIXED_PPO, ROOT, require, settings, table
+from common import DOCS, FIXED, ROOT, require, settings, table
 
 import warprun
 
 KEPT = DOCS / "benchmarks" / "testbed.json"
 AS_KEPT = "device=cpu concurrency.threads=1 tuned=none total_steps=100000000 eval.every=3s checkpoint.best=false log.tensorboard=false"
-FIXED = {"ppo": FIXED_PPO}
-"""Agent -> the defaults of docs/configuration.md, which do not depend on the run."""
 SB3 = "by=stable_baselines3"
 """Ends the name of a run of Stable-Baselines3; what is before it describes the run."""
 SHARE = 0.8
@@ -122,7 +119,7 @@ def measure(run: str) -> dict[str, Any]:
     return found | {"cpu_s": round(time.process_time() - began, 1), "load": round(os.getloadavg()[0], 1)}
 
 
-def measured(runs: list[str], deadline: float) -> Kept:
+def of_cell(runs: list[str], deadline: float) -> Kept:
     """Compile what the runs of a cell need, and measure those that begin before `deadline` (`time.monotonic`)."""
     if not runs or time.monotonic() > deadline:
         return {}
@@ -224,7 +221,7 @@ def main() -> None:
     )
     deadline = time.monotonic() + 60 * chosen.minutes
     kept: Kept = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
-    every = {"derived": "", "fixed": FIXED.get(chosen.agent, ""), "sb3": SB3, "set": chosen.set}
+    every = {"derived": "", "fixed": FIXED[chosen.agent], "sb3": SB3, "set": chosen.set}
     more = {defaults: every[defaults] for defaults in chosen.defaults}
     columns = Columns(chosen.agent, chosen.envs, chosen.seeds, chosen.seconds, more)
     blank = without_sb3(chosen.agent, chosen.only) if "sb3" in more else []
@@ -232,11 +229,12 @@ def main() -> None:
     cells = [each for each in cells if not (each[2] == "sb3" and each[0] in blank)]
     missing = [[run for run in columns.runs(TASKS[name], n, defaults) if run not in kept or chosen.again] for name, n, defaults in cells]
     with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
-        for (name, n, defaults), found in zip(cells, pool.map(partial(measured, deadline=deadline), missing), strict=True):
-            kept |= found
-            KEPT.write_text(json.dumps(kept, indent=1) + "\n")
-            if found:
-                print(name, defaults, n, cell(list(found.values())), [run["wall_s"] for run in found.values()], flush=True)
+        running = {pool.submit(of_cell, runs, deadline): each for runs, each in zip(missing, cells, strict=True)}
+        for done in as_completed(running):
+            if found := done.result():
+                kept |= found
+                KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+                print(*running[done], cell(list(found.values())), [run["wall_s"] for run in found.values()], flush=True)
     print(columns.table([line for name in chosen.only for line in rows_of(kept, name, columns)]))
 
 

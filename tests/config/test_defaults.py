@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from warprun.cli import main as cli
-from warprun.config.compose import compose, note_on_defaults, note_on_tuned
+from warprun.config.compose import change, compose, note_on_defaults, note_on_tuned
 from warprun.config.compositions import Compositions
 from warprun.config.schema import as_before, from_dict, to_dict
 from warprun.errors import UserError
@@ -76,9 +76,9 @@ def test_only_a_time_limit_that_kernels_keep_can_be_staggered(env: str, why: str
 
 
 def test_actors_count_as_environments_and_groups_have_their_own() -> None:
-    agent = compose(["env=tag_gridworld", "tuned=none", "n_envs=4"]).agent
+    agent = compose(["env=tag_continuous", "tuned=none", "n_envs=4"]).agent  # 5 and 100 actors
     assert agent.horizon > 64
-    assert all("horizon" not in own for own in agent.groups.values())
+    assert agent.groups and all("minibatches" in own and not {"horizon", "staggered"} & own.keys() for own in agent.groups.values())
 
 
 UNTUNED = ["env=pendulum", "tuned=none"]
@@ -123,6 +123,20 @@ def test_a_run_that_continues_keeps_what_nobody_gives_now() -> None:
     assert (changed.horizon, changed.minibatches, changed.entropy_coef) == (512, 16, 0.5)
     fixed = as_before(compose(UNTUNED), from_dict(to_dict(before) | {"origin": {}})).agent  # of a version without rules
     assert fixed.horizon == 512
+
+
+def test_a_run_that_continues_keeps_a_number_that_has_no_rule_any_more() -> None:
+    saved = to_dict(compose([*UNTUNED, "agent.entropy_coef=0.25"]))
+    saved["origin"]["derived"].append("agent.entropy_coef=0.25")
+    assert as_before(compose(UNTUNED), from_dict(saved)).agent.entropy_coef == 0.25
+    assert as_before(compose([*UNTUNED, "agent.entropy_coef=0.5"]), from_dict(saved)).agent.entropy_coef == 0.5
+
+
+def test_a_run_that_continues_keeps_how_its_episodes_began() -> None:
+    saved = to_dict(compose([*UNTUNED, "n_envs=1000"]))
+    assert change(saved, ["agent.staggered=true"]).staggered
+    with pytest.raises(UserError, match=r"agent\.staggered=false: a run that continues keeps it"):
+        change(saved, ["agent.staggered=false"])
 
 
 def test_a_run_that_continues_keeps_the_sizes_of_its_network() -> None:

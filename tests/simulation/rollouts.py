@@ -48,8 +48,7 @@ class Case:
     """Of policies that give no distributions."""
     policies: PolicyKind = "explored"
     """If there is exploration."""
-    staggered: int = 0
-    """Environments of the run, of each of which an episode is cut off."""
+    staggered: bool = False
     options: tuple[tuple[str, Any], ...] = ()
     data: bool = False
     """Whether it needs what its module's `fetch_data` fetches."""
@@ -76,7 +75,7 @@ CASES = {
     "cartpole_positions": Case("warprun.envs.cartpole", options=(("velocity", False),)),
     "pendulum_positions": Case("warprun.envs.pendulum", options=(("velocity", False),)),
     "conditional": Case("tests.environments.conditional"),
-    "market_staggered": Case("tests.environments.market", time_limit=6, staggered=3),
+    "market_staggered": Case("tests.environments.market", time_limit=6, staggered=True),
     "t_maze": Case("warprun.envs.t_maze", options=(("length", 1),)),
     "market": Case("tests.environments.market", time_limit=6, vary=(("imitation", (0.1, 0.5)),)),
     "crane": Case("tests.environments.crane", time_limit=None),

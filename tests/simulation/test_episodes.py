@@ -20,6 +20,7 @@ from warprun.kernels.flow import unassigned, writes_the_same
 from warprun.runs.train import train
 from warprun.simulation.codegen.expressions import Expressions
 from warprun.simulation.device import choose
+from warprun.simulation.kernel_engine import first_cuts
 
 LIMIT = clockwork.environment.time_limit
 N_ENVS, HORIZON = 70, 11  # a tile and a part of one; 4 truncations where nothing terminates
@@ -49,9 +50,8 @@ def roll(seed=0, ends=0.0, horizon=HORIZON, collects=1, **more):
 @pytest.mark.parametrize(("ends", "cut_off"), [(0.0, False), (0.3, False), (0.0, True), (0.3, True)])
 def test_every_step_by_hand(ends, cut_off):
     """Clock, reward, kind of end, final observation and next episode, for two rollouts on end."""
-    first, of_run = 5, 90
-    engine, rollouts = roll(ends=ends, collects=2, **({"first_env": first, "staggered": of_run} if cut_off else {}))
-    cut_at = [(first + env) * LIMIT // of_run if cut_off else -1 for env in range(N_ENVS)]
+    engine, rollouts = roll(ends=ends, collects=2, first_env=5, staggered=cut_off)
+    cut_at = first_cuts(LIMIT, 5, N_ENVS) if cut_off else [-1] * N_ENVS
     clock, returns, now = np.zeros(N_ENVS, int), np.zeros(N_ENVS), -1
     lengths, totals = [], []
     for taken, action in rollouts:

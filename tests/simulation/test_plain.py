@@ -37,7 +37,7 @@ def test_episodes_are_the_same(name):
     engine = engine_of(case, name, choose("cpu"))
     tables = environment.tables(**environment.options) if environment.tables else None
     of_run = {"params": typed(environment.params()), "tables": read_only(typed_tables(tables)), "vary": dict(case.vary), "seed": seed}
-    cuts = first_cuts(environment.time_limit, 0, case.n_envs, case.staggered).tolist() if case.staggered else [None] * case.n_envs
+    cuts = first_cuts(environment.time_limit, 0, case.n_envs).tolist() if case.staggered else [None] * case.n_envs
     played = [PlainEnvironment(environment, number, cut_at=cut_at, **of_run) for number, cut_at in enumerate(cuts)]
     seen = [each.reset() for each in played]
     explorer, taken = Explorer(environment.spec, case.n_envs), engine.trajectory

@@ -172,6 +172,8 @@ def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
             OmegaConf.update(config, key, override.value(), force_add=key.startswith(tuple(f"{parent}." for parent in FREE)))
         changed = OmegaConf.to_object(config)
     assert isinstance(changed, Config)
+    if changed.staggered != from_dict(saved).staggered:
+        raise UserError(f"agent.staggered={str(changed.staggered).lower()}: a run that continues keeps it, its episodes have begun")
     changed.origin.overrides += overrides
     return changed
 

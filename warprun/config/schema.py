@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from omegaconf import MISSING, OmegaConf
 
+from warprun.algorithms.defaults import settings_of
 from warprun.config import environment_copy
 from warprun.config.concurrency import CONCURRENCY
 from warprun.config.external import ALONE, External, Parallel
@@ -236,7 +237,9 @@ def sized(config: Config, n_envs: int, how: str) -> Config:
 def as_before(config: Config, before: Config) -> Config:
     """Return a config for a run that continues, with the `n_envs=auto` and the defaults that it has had `before`."""
     config = sized(config, before.n_envs, before.origin.n_envs or "") if is_open(config) else config
-    kept = {name: getattr(before.agent, name) for name in free(config)}
+    given = {each.partition("=")[0].removeprefix("agent.") for each in config.origin.overrides}
+    gone = [name for name in free(before) if free(config) and name not in settings_of(config.agent, stated=False) and name not in given]
+    kept = {name: getattr(before.agent, name) for name in [*free(config), *gone]}  # also what has no rule any more
     own = [each for each in before.origin.derived if each.startswith("agent.groups.")]
     groups = {name: dict(settings) for name, settings in config.agent.groups.items()}
     for group, name in ((each.partition("=")[0].split(".")[2:4]) for each in own):

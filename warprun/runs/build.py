@@ -188,7 +188,7 @@ def make_engine(
         compares=compares,
         captured=setup.plan.captured == "graphs",
         debug=config.engine.debug,
-        staggered=config.n_envs if staggered else 0,
+        staggered=staggered,
         replaces=config.env.on_nan == "reset" and auto_reset,
     )
 

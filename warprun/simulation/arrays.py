@@ -86,7 +86,7 @@ COMMON = (
     Array("began", ("1",), "int64", "step at which the rollout began; kernels add it to the offset that they are launched with", "host"),
     Array("clock", ("tiles", "lanes"), "int32", "steps since the environment was reset"),
     Array("cuts", ("tiles", "lanes"), "int32", "truncations so far in this rollout"),
-    Array("cut_at", ("tiles", "staggered", "lanes"), "int32", "step of the run that cuts off an episode, before its time limit", "host"),
+    Array("cut_at", ("tiles", "staggered", "lanes"), "int64", "step that cuts off an episode before its limit; -1: none", "host"),
     Array("ended", ("tiles", "lanes"), "int32", "episodes that ended since they were last counted"),
     Array("ended_steps", ("tiles", "lanes"), "int32", "steps of these episodes"),
     Array("fault", ("tiles", str(FAULT_NUMBERS), "lanes"), "int32", "first fault since the last reset: code, step, place, value"),
@@ -100,7 +100,7 @@ COMMON = (
     Array("varied", ("tiles", "varied", "lanes"), "float32", "randomized parameters of this episode"),
     Array("vary_bounds", ("varied", "2"), "float32", "low and high of every randomized parameter", "host"),
     Array("terminated", ("T", "N"), "bool", "whether the episode ended in a terminal state at this step"),
-    Array("truncated", ("T", "N"), "bool", "whether the time limit ended the episode; never together with `terminated`"),
+    Array("truncated", ("T", "N"), "bool", "whether the episode was cut off, at its limit or staggered; never with `terminated`"),
 )
 """Arrays that all groups share."""
 

@@ -40,9 +40,13 @@ _compared: set[tuple[ModuleType, str]] = set()
 """Kernels, with their parameters, that this process has compared with plain Python: a worker of a sweep trains many runs with them."""
 
 
-def first_cuts(time_limit: int, first_env: int, n_envs: int, of_run: int) -> np.ndarray:
-    """Return the steps [N] that cut off first episodes of `n_envs` of the `of_run` environments of a run: spread over the time limit."""
-    return (first_env + np.arange(n_envs)) * time_limit // of_run
+GOLDEN = 0.5 * (5.0**0.5 - 1.0)
+"""Multiples of it, without their whole parts, are spread evenly over 0 to 1, however many there are, and neighbours are far apart."""
+
+
+def first_cuts(time_limit: int, first_env: int, n_envs: int) -> np.ndarray:
+    """Return how many steps after a reset an episode of each of some environments of a run is cut off, below the time limit, [N] int64."""
+    return ((first_env + np.arange(n_envs)) * GOLDEN % 1.0 * time_limit).astype(np.int64)
 
 
 class KernelEngine:
@@ -59,7 +63,7 @@ class KernelEngine:
     captured: CUDA graphs repeat rollouts (CUDA only).
     compares: the first steps are compared with plain Python (`Comparison`).
     debug: everything that a rollout has to write is filled with NaN before it.
-    staggered: environments of the run; of each one an episode is cut off before its time limit (`first_cuts`). 0: none is.
+    staggered: one of the first episodes of every environment is cut off before its time limit (`first_cuts`).
     replaces: an environment with a fault in its reward, observation or mask is terminated with reward 0 and reset.
     rollout: a trajectory owned by somebody else, into which the engine only samples actions; None: it has its own.
     announce: gets a line of text if kernels must be compiled.
@@ -86,7 +90,7 @@ class KernelEngine:
         captured: bool = False,
         compares: bool = False,
         debug: bool = False,
-        staggered: int = 0,
+        staggered: bool = False,
         replaces: bool = False,
         rollout: Trajectory | None = None,
         announce: Callable[[str], None] = lambda line: None,
@@ -94,7 +98,7 @@ class KernelEngine:
         vary = vary or {}
         target = target_for(environment, device.kind)
         policies: PolicyKind = exploration.policies if exploration else "sampled"
-        plan = ArrayPlan(environment, target, n_envs, horizon, tuple(vary), policies, replaces, staggered=staggered > 0)
+        plan = ArrayPlan(environment, target, n_envs, horizon, tuple(vary), policies, replaces, staggered=staggered)
         if device.kind == "cudasim" and n_envs > SIMULATOR_LIMIT:
             raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
         checks = rollout is None  # else the environment is one of warprun's own
@@ -125,16 +129,19 @@ class KernelEngine:
         """Whether the current observations are in row 0 of the trajectory; if not, they are in its last row."""
         self.trajectory: Trajectory = rollout or trajectory.allocate(self.spec, horizon, n_envs, device.torch)
         self.arrays = allocation.allocate(plan, device.torch, exploration.numbers if exploration else {}, vary)
-        cuts = first_cuts(self.spec.time_limit, first_env, n_envs, staggered) if staggered and self.spec.time_limit else None
-        if cuts is not None:
-            self.arrays.common["cut_at"].view(-1)[:n_envs].copy_(torch.from_numpy(cuts))
+        limit = self.spec.time_limit
+        self._cuts = torch.from_numpy(first_cuts(limit, first_env, n_envs)) if staggered and limit else None
+        self._reset_at = Counter()
+        """`steps` at the last reset, if episodes are staggered."""
+        self._cuts_from: int | None = -1
+        """The reset that `cut_at` counts from; None: all cuts are over, -1: it is not written."""
         self.functions = built.functions
         self._comparison: Comparison | None = None
         self._same = (built.module, repr(built.of_run)) if tables is None else None
         """What another simulator of this process must have in common with this one to need no comparison; None: each one is compared."""
         if compares and device.kind in ("cpu", "cuda") and COMPILES and self._same not in _compared:
             some = sorted({0, n_envs // 2, n_envs - 1})
-            cut_at = {number: int(cuts[number]) for number in some} if cuts is not None else {}
+            cut_at = {number: int(self._cuts[number]) for number in some} if self._cuts is not None else {}
             self._comparison = Comparison(environment, some, first_env, self.functions, cut_at, seed=seed, **built.of_run)
         self._compared = 0
         """`steps` up to which they are compared."""
@@ -180,6 +187,7 @@ class KernelEngine:
             self.arrays.common[name].zero_()
         self.trajectory.forget()
         self._compared = 0
+        self._reset_at.value = self.steps
         self._begin()
         # Use the draws of the step before: episodes that begin in the next step must not get the same ones.
         self._run("reset", 0, self.steps - 1)
@@ -278,7 +286,8 @@ class KernelEngine:
         """Return everything that the next steps depend on: the arrays, the observations and masks of row 0, and the number of steps."""
         if not self._begins_now:
             self.carry_over()
-        state = {"steps": self._steps.tensor} | {f"arrays/{name}": array for name, array in self.arrays.by_name().items()}
+        arrays = {f"arrays/{name}": array for name, array in self.arrays.by_name().items() if name != "cut_at"}  # it follows
+        state = {"steps": self._steps.tensor} | arrays | ({} if self._cuts is None else {"reset_at": self._reset_at.tensor})
         for name, group in self.trajectory.groups.items():
             state |= {f"{name}/{key}": seen[0] for key, seen in group.seen().items()}
         return state
@@ -340,6 +349,18 @@ class KernelEngine:
         if self.debug:
             allocation.poison(self.environment, self.arrays, self.trajectory)
         self.arrays.common["began"].fill_(self._began)
+        self._cut_off()
+
+    def _cut_off(self) -> None:
+        """Write at which steps episodes are cut off. No state has it: it follows from the step of the last reset."""
+        limit = self.spec.time_limit
+        if self._cuts is None or limit is None:
+            return
+        counts_from = self._reset_at.value if self.steps < self._reset_at.value + limit else None
+        if counts_from != self._cuts_from:
+            self._cuts_from = counts_from
+            own = self.arrays.common["cut_at"].view(-1)[: self.n_envs]
+            own.copy_(-torch.ones_like(self._cuts) if counts_from is None else counts_from + self._cuts)
 
     def _run(self, kernel: Kernel, row: int, now: int) -> None:
         self._guarded(lambda: self._kernels.run(kernel, row, now - self._began))

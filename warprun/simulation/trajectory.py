@@ -82,7 +82,7 @@ class Trajectory:
     terminated: torch.Tensor
     """[T, N] bool: the episode ended in a terminal state; its value is 0."""
     truncated: torch.Tensor
-    """[T, N] bool: the episode hit the time limit (and did not terminate); bootstrap from `final_obs`."""
+    """[T, N] bool: the episode was cut off, at its time limit or before (and did not terminate); bootstrap from `final_obs`."""
     groups: dict[str, GroupTrajectory]
     source: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
     """[] int64: which simulator made this rollout, if those of several take turns; else 0."""

@@ -198,7 +198,7 @@ class Bodies:
         returns = (
             t.per_actor(g, self._no_reward_after_leaving(g), _add(f"{g.name}_episode_return", self.e.entry(g, "reward"))) for g in counted
         )
-        late = f"(elapsed >= {limit} or now == np.uint32(cut_at[0, lane]))" if self.plan.staggered else f"elapsed >= {limit}"
+        late = f"(elapsed >= {limit} or np.int64(now) == cut_at[0, lane])" if self.plan.staggered else f"elapsed >= {limit}"
         count = t.per_environment(
             "elapsed = clock[lane] + 1",
             "clock[lane] = elapsed",
@@ -260,7 +260,7 @@ class Bodies:
         Not counted are those that a fault ends, and all of an environment up to the one that is cut off: short ones end more often then.
         """
         sound = "replaced[1, lane] == 0" if self.plan.replaces else ""
-        whole = "now > np.uint32(cut_at[0, lane])" if self.plan.staggered else ""
+        whole = "np.int64(now) > cut_at[0, lane]" if self.plan.staggered else ""
         return " and ".join(filter(None, (sound, whole)))
 
     def _begin_actor(self, group: Group) -> tuple[str, ...]:
