@@ -198,11 +198,10 @@ class Bodies:
         returns = (
             t.per_actor(g, self._no_reward_after_leaving(g), _add(f"{g.name}_episode_return", self.e.entry(g, "reward"))) for g in counted
         )
-        late = f"(elapsed >= {limit} or np.int64(now) == cut_at[0, lane])" if self.plan.staggered else f"elapsed >= {limit}"
         count = t.per_environment(
             "elapsed = clock[lane] + 1",
             "clock[lane] = elapsed",
-            f"truncated[{t.at}] = " + (f"{late} and not terminated[{t.at}]" if limit else "False"),
+            f"truncated[{t.at}] = " + (f"{self.e.late()} and not terminated[{t.at}]" if limit else "False"),
             block("if row == 0:", "cuts[lane] = 0") if limit and not self.plan.by_caller else "",
             note,
         )
@@ -236,7 +235,7 @@ class Bodies:
     def _next_episodes(self) -> str:
         """Return the statements for the environments whose episode has ended."""
         e, t, groups = self.e, self.target, self.environment.groups
-        counted = f" * np.int32({self._counts()})" if self._counts() else ""
+        counted = f" * np.int32({e.counts()})" if e.counts() else ""
         ended = fill(
             ENDED,
             keep=t.per_ended(
@@ -254,19 +253,10 @@ class Bodies:
         observers = [group.observe for group in groups] if self.environment.time_limit else []
         return t.if_ended(e.reductions(observers), ended)
 
-    def _counts(self) -> str:
-        """Return the condition under which an episode that ends is counted; empty: it always is.
-
-        Not counted are those that a fault ends, and all of an environment up to the one that is cut off: short ones end more often then.
-        """
-        sound = "replaced[1, lane] == 0" if self.plan.replaces else ""
-        whole = "np.int64(now) > cut_at[0, lane]" if self.plan.staggered else ""
-        return " and ".join(filter(None, (sound, whole)))
-
     def _begin_actor(self, group: Group) -> tuple[str, ...]:
         """Return the statements that count the return of an actor, and with which its next episode begins."""
         count = _add(f"{group.name}_ended_return", f"{group.name}_episode_return[0, actor, lane]")
-        counted = block(f"if {self._counts()}:", count) if self._counts() else count
+        counted = block(f"if {self.e.counts()}:", count) if self.e.counts() else count
         return self.target.lane_loop, counted, self._reset_actor(group)
 
     def _final_observations(self) -> str:

@@ -134,6 +134,22 @@ class Expressions:
             return f"max({value}, {lowest})"
         return f"min({value}, {highest})" if bounded_above else value
 
+    # Ends of episodes -----------------------------------------------------------------------------------------------------
+
+    def late(self) -> str:
+        """Return the condition under which an episode is cut off after `elapsed` steps."""
+        late = f"elapsed >= {self.plan.environment.time_limit}"
+        return f"({late} or np.int64(now) == cut_at[0, lane])" if self.plan.staggered else late
+
+    def counts(self) -> str:
+        """Return the condition under which an episode that ends is counted; empty: it always is.
+
+        Not counted are those that a fault ends, and all of an environment up to the one that is cut off: short ones end more often then.
+        """
+        sound = "replaced[1, lane] == 0" if self.plan.replaces else ""
+        whole = "np.int64(now) > cut_at[0, lane]" if self.plan.staggered else ""
+        return " and ".join(filter(None, (sound, whole)))
+
     # Random numbers -------------------------------------------------------------------------------------------------------
 
     def rng(self, stream: str, group: Group | None = None) -> str:
