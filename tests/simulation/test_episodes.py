@@ -90,6 +90,23 @@ def test_every_step_by_hand(ends, cut_off):
     assert np.isnan(again.mean_length)
 
 
+def test_first_cuts_are_spread_over_the_limit_by_the_number_of_an_environment():
+    """So several processes stagger as one does."""
+    whole = first_cuts(200, 0, 1000)
+    assert np.array_equal(whole[400:], first_cuts(200, 400, 600))
+    counts = np.bincount(whole // 20)
+    assert len(counts) == 10 and counts.min() > 95 and counts.max() < 105
+
+
+def test_episodes_are_staggered_after_every_reset():
+    engine = make(clockwork.environment, "clockwork", n_envs=N_ENVS, horizon=LIMIT, staggered=True)
+    for _ in range(2):
+        engine.reset()
+        for _ in range(3):  # in each rollout at the same step: first the cut, then the time limit
+            cut = engine.retrace().truncated.numpy()
+            assert np.array_equal(cut.sum(0), np.ones(N_ENVS)) and np.array_equal(cut.argmax(0), first_cuts(LIMIT, 0, N_ENVS))
+
+
 class Waiting(NamedTuple):
     steps: int32
 
