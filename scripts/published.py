@@ -139,7 +139,7 @@ def of_catches(study: Study, runs: Runs) -> str:
 # Accelerator control: EXARL -------------------------------------------------------------------------------------------
 
 OFF_POLICY = "tuned=none n_envs=64 agent.horizon=4 agent.learning_rate_end=1e-5 agent.gamma=0.9"
-BOOSTER_A2C = "agent=a2c tuned=none n_envs=256 agent.horizon=16 agent.staggered=false agent.learning_rate_end=0 agent.gamma=0.9"
+BOOSTER_A2C = "agent=a2c tuned=none n_envs=256 agent.horizon=16 agent.learning_rate_end=0 agent.gamma=0.9 agent.entropy_coef=0.01"
 BOOSTER_LSTM = (
     f"agent=dqn {OFF_POLICY} agent.learning_starts=6400 agent.utd_ratio=0.02 agent.batch_size=32 agent.network=lstm"
     " agent.replay.sequence=20 agent.replay.burn_in=5"

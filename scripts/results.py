@@ -36,6 +36,12 @@ LOCK = FileLock(Path(tempfile.gettempdir()) / "warprun_results.lock")
 """Studies may be measured at the same time."""
 
 
+def not_derived(overrides: str) -> list[str]:
+    """Return settings in the place of those that would follow from an untuned run of A2C or PPO; overrides come after them and win."""
+    agents = [agent for agent in ("a2c", "ppo") if f"agent={agent}" in overrides and "tuned=none" in overrides]
+    return " ".join(FIXED[agent] for agent in agents).split()
+
+
 class Worker:
     """A process that measures runs of a study, one after the other; one that dies is replaced."""
 
@@ -51,7 +57,7 @@ class Worker:
             "log.live=false",
             "log.tensorboard=false",
             f"concurrency.threads={threads}",
-            *(FIXED["ppo"].split() if "agent=ppo" in overrides and "tuned=none" in overrides else []),  # nothing follows from the run
+            *not_derived(overrides),
             *overrides.split(),
         ]
         if self.process is None:
