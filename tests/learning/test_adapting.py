@@ -18,7 +18,8 @@ RUN = words("""
 
 @pytest.mark.parametrize(("desired", "rate"), [(1e-9, 1e-3 / 1.5**10), (10.0, 1e-2)])
 def test_the_learning_rate_falls_or_rises_to_the_divergence(desired: float, rate: float, tmp_path: Path) -> None:
-    warprun.train([*QUIET, *RUN, f"agent.desired_kl={desired}", f"run_dir={tmp_path / 'run'}", "total_steps=1280"])
+    given = [f"agent.desired_kl={desired}", "agent.learning_rate=1e-3", "total_steps=1280"]
+    warprun.train([*QUIET, *RUN, *given, f"run_dir={tmp_path / 'run'}"])
     assert last_record(tmp_path / "run")["loss/learning_rate"] == pytest.approx(rate)
     assert float(weights(tmp_path / "run")["agent/agent/reward/count"]) == 2 * 8 * 16
 

@@ -132,7 +132,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "device", "overrides", "told"), CASES)
 def test_the_plan_says_what_computes_what(kind: str, device: str, overrides: list[str], told: str) -> None:
-    config = compose(["env=cartpole", "device=cpu", "tuned=none", *overrides])
+    config = compose(["env=cartpole", "device=cpu", "tuned=none", "n_envs=1", *overrides])
     environment = load_environment(config.env)[0] if kind == "kernels" else pinball.environment
     plan = make_plan(config, environment, device)
     assert str(plan) == told

@@ -29,7 +29,7 @@ def train(config: Config, keeps: bool, updates: int = 4) -> tuple[Any, Any]:
     """Return the agent and the simulator after some updates."""
     setup = set_up(config)
     agent = make_agent(setup)
-    plain = make_simulator(setup, config.n_envs, config.agent.horizon, config.seed, agent)
+    plain = make_simulator(setup, config.n_envs, config.agent.horizon, config.seed, agent, staggered=config.staggered)
     simulator = make_training_simulator(setup, agent) if keeps else plain
     simulator.prepare()
     for _ in range(updates):
