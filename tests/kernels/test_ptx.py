@@ -49,7 +49,7 @@ def program(case):
     """Return the kernel module of a case, the types of what its kernels take, and those of what `rollout` takes."""
     environment, vary = CASES[case].environment, tuple(name for name, _ in CASES[case].vary)
     policies = CASES[case].policies if CASES[case].exploration else "sampled"
-    plan = ArrayPlan(environment, target_for(environment, "cuda"), 2, 4, vary, policies)
+    plan = ArrayPlan(environment, target_for(environment, "cuda"), 2, 4, vary, policies, staggered=CASES[case].staggered)
     written = write(plan, case)
     module = kernels.load_module(case, written.source, written.functions | compiler_options("cuda") | {"CACHE": False})
     cpu = torch.device("cpu")
