@@ -69,7 +69,11 @@ RUNS = {
         flawed("reward inf", 3, 40, "groups", 2, 1),
         "environment 3 gave a reward of inf at step 40 (group traders, actor 1)",
     ),
-    "ppo final": (["agent=ppo", *ON_POLICY], flawed("observation nan", 2, 30), "environment 2 gave a final observation of nan at step 30"),
+    "ppo final": (
+        ["agent=ppo", "agent.staggered=false", *ON_POLICY],
+        flawed("observation nan", 2, 30),
+        "environment 2 gave a final observation of nan at step 30",
+    ),
     "ppo mask": (
         ["agent=ppo", *ON_POLICY],
         flawed("mask of one choice", 6, 17, "groups", 1),
