@@ -43,12 +43,6 @@ def test_episodes_are_staggered_where_a_rollout_is_a_part_of_one() -> None:
     assert not found("env=gymnasium", "env.id=CartPole-v1", "tuned=none", "n_envs=100")[1]
 
 
-ENDLESS = """from dataclasses import replace
-from warprun.envs import pendulum
-environment = replace(pendulum.environment(), time_limit=None)
-"""
-
-
 @pytest.mark.parametrize(("n_envs", "expected"), [(1, [1024, False]), (16, [64, True]), (1000, [16, True])])
 def test_rollouts_of_a2c_have_enough_rows_for_a_gradient_step(n_envs: int, expected: list[float]) -> None:
     assert found("env=pendulum", "tuned=none", "agent=a2c", f"n_envs={n_envs}", names=NAMES[:2]) == expected
@@ -64,6 +58,10 @@ def test_gradient_steps_after_a_step_of_many_environments_are_as_many_as_of_few(
         assert found(f"env={env}", "tuned=none", f"agent={agent}", *f"n_envs={size}".split(), names=names) == expected
 
 
+ENDLESS = """from dataclasses import replace
+from warprun.envs import pendulum
+environment = replace(pendulum.environment(), time_limit=None)
+"""
 NOT_STAGGERED = {"env=gymnasium env.id=CartPole-v1": "kernel functions", "env=pendulum env.module=./endless.py": "no time limit"}
 
 

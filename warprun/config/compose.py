@@ -161,7 +161,8 @@ def compose_environment(name: str) -> EnvConfig:
 
 def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
     """Return a saved config with `overrides`, for a run that continues. Raises UserError."""
-    config = OmegaConf.structured(from_dict(saved))
+    before = from_dict(saved)
+    config = OmegaConf.structured(before)
     with explained():
         for override in OverridesParser.create().parse_overrides(read(overrides)):
             key = override.key_or_group
@@ -172,8 +173,8 @@ def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
             OmegaConf.update(config, key, override.value(), force_add=key.startswith(tuple(f"{parent}." for parent in FREE)))
         changed = OmegaConf.to_object(config)
     assert isinstance(changed, Config)
-    if changed.staggered != from_dict(saved).staggered:
-        raise UserError(f"agent.staggered={str(changed.staggered).lower()}: a run that continues keeps it, its episodes have begun")
+    if changed.staggered != before.staggered:
+        raise UserError(f"{written('staggered', changed.staggered)}: a run that continues keeps it, its episodes have begun")
     changed.origin.overrides += overrides
     return changed
 

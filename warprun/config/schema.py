@@ -253,7 +253,8 @@ def as_before(config: Config, before: Config) -> Config:
 
 def written(name: str, value: object) -> str:
     """Return a setting of the agent as it is typed."""
-    return f"agent.{name}={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+    text = str(value).lower() if isinstance(value, bool) else value
+    return f"agent.{name}={'null' if value is None else text}"
 
 
 def free(config: Config) -> list[str]:

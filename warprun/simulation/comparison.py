@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, MappingProxyType
+from types import FunctionType
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
@@ -58,7 +58,7 @@ class Comparison:
         numbers: Sequence[int],
         first_env: int,
         functions: Sequence[FunctionType],
-        cut_at: Mapping[int, int] = MappingProxyType({}),
+        cut_at: Mapping[int, int],
         **of_run: Unpack[OfSeededRun],
     ) -> None:
         self.environment, self.first_env, self.functions, self.cut_at, self.of_run = environment, first_env, functions, cut_at, of_run

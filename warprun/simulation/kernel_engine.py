@@ -360,7 +360,7 @@ class KernelEngine:
         if counts_from != self._cuts_from:
             self._cuts_from = counts_from
             own = self.arrays.common["cut_at"].view(-1)[: self.n_envs]
-            own.copy_(-torch.ones_like(self._cuts) if counts_from is None else counts_from + self._cuts)
+            own.copy_(torch.full_like(self._cuts, -1) if counts_from is None else counts_from + self._cuts)
 
     def _run(self, kernel: Kernel, row: int, now: int) -> None:
         self._guarded(lambda: self._kernels.run(kernel, row, now - self._began))
