@@ -93,6 +93,12 @@ HELD = {
     "antenna": between("env=antenna", -391.5, -100.2, "linear-quadratic optimum"),
     "switch": between("env=switch", 239, 634.8, "optimum"),
     "search": between("env=search", 1.95, 8.053, "best of Bayesian policies"),
+    "lunar_lander_continuous": Task("env=gymnasium env.id=LunarLander-v3 env.kwargs.continuous=true", 200.0, "Gymnasium"),
+    "reservoir": between("env=reservoir", -24_240, -5540, "optimum"),
+    "detectors": between("env=detectors", -198.6, -71.12, "best index"),
+    "synthesis": between("env=synthesis", 0.0, 4869, "best proportional control"),
+    "shield": between("env=shield", 14.95, 278.9, "best quadratic regulator"),
+    "island": between("env=island", -664.9, -67.11, "best proportional control"),
 }
 """No rule was chosen on these."""
 TASKS = CHOSEN | HELD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -22,7 +22,9 @@ class Reference(NamedTuple):
     best: float
     """Return of the optimum, or of the best policy of a grid."""
     policy: Policy | None = None
-    """Earns `best`; None where it needs more than observations."""
+    """Earns `best`; None where it needs more than observations, and for several actors."""
+    policies: Mapping[str, Policy] = {}
+    """The same for several actors, by group; rows of observations are actors."""
 
 
 def module_of(task: str) -> ModuleType:
@@ -86,20 +88,42 @@ class Chain(NamedTuple):
         later: np.ndarray = self.reward + (self.probability * value[self.following]).sum(-1)
         return later
 
+    def only(self, action: int) -> Chain:
+        """Return the chain with this action alone."""
+        some = slice(action, action + 1)
+        return Chain(self.following[some], self.probability[some], self.reward[some], self.spread)
+
     def values(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the largest return [S] of so many steps, and the best actions [steps, S]."""
-        value, actions = np.zeros(self.reward.shape[1]), []
-        for _ in range(steps):
-            of_actions = self.backward(value)
+        return Cycle([self]).values(steps)
+
+    def constant(self, steps: int) -> np.ndarray:
+        """Return the returns [A, S] of so many steps with the same action."""
+        return Cycle([self]).constant(steps)
+
+    def reference(self, steps: int, start: np.ndarray, state: Callable[[np.ndarray], np.ndarray]) -> Reference:
+        """Return the reference of episodes that begin in state s with probability start[s]; `state` of an observation [N, F]."""
+        return Cycle([self]).reference(steps, start, state)
+
+
+class Cycle(NamedTuple):
+    """Chains of the same states and actions that follow each other, and begin anew after the last."""
+
+    chains: Sequence[Chain]
+
+    def values(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the largest return [S] of so many steps, and the best actions [steps, S]."""
+        value, actions = np.zeros(self.chains[0].reward.shape[1]), []
+        for t in reversed(range(steps)):
+            of_actions = self.chains[t % len(self.chains)].backward(value)
             actions.append(of_actions.argmax(0))
             value = of_actions.max(0)
         return value, np.array(actions[::-1])
 
     def constant(self, steps: int) -> np.ndarray:
         """Return the returns [A, S] of so many steps with the same action."""
-        parts = [(self.following[a : a + 1], self.probability[a : a + 1], self.reward[a : a + 1]) for a in range(len(self.reward))]
-        own = [Chain(*part, self.spread) for part in parts]
-        return np.array([each.values(steps)[0] for each in own])
+        every = range(len(self.chains[0].reward))
+        return np.array([Cycle([chain.only(action) for chain in self.chains]).values(steps)[0] for action in every])
 
     def reference(self, steps: int, start: np.ndarray, state: Callable[[np.ndarray], np.ndarray]) -> Reference:
         """Return the reference of episodes that begin in state s with probability start[s]; `state` of an observation [N, F]."""

@@ -6,17 +6,19 @@ import pytest
 import warprun
 from tests.scripts import SCRIPTS, load
 
-references, testbed = load("testbed_references"), load("testbed")
+references, solvers, testbed = load("testbed_references"), load("testbed_solvers"), load("testbed")
 RULED = {name: task for name, task in testbed.TASKS.items() if task.ends}
 PLAYED = (
     *("integrator", "chemostat", "glucose", "service", "inventory", "epidemic", "maze", "screening", "plate", "packing"),
-    *("battery", "antenna", "switch", "search"),
+    *("battery", "antenna", "switch", "search", "reservoir", "detectors", "synthesis", "shield"),
 )
+PLAYED_BY_GROUPS = ("ring", "island")
 SIMULATED = {"chemostat": 200, "epidemic": 200, "glucose": 100, "search": 20_000}  # episodes of references that are means over episodes
+SIMULATED |= {"detectors": 400, "synthesis": 200, "shield": 200, "ring": 100, "island": 100}
 
 
 def test_every_task_is_of_one_set_and_every_rule_has_its_reference():
-    assert (len(testbed.CHOSEN), len(testbed.HELD), len(testbed.TASKS)) == (12, 20, 32)
+    assert (len(testbed.CHOSEN), len(testbed.HELD), len(testbed.TASKS)) == (12, 26, 38)
     assert set(RULED) == set(references.REFERENCES) - {"integrator"}
 
 
@@ -33,6 +35,14 @@ def test_the_integrator_has_the_linear_quadratic_optimum():
         assert task.source.startswith("linear-quadratic optimum -3.40e")
 
 
+def check_returns(name, best, total):
+    """Assert that the mean of returns is `best`, within standard errors, and that 200 such episodes solve a task of the rule."""
+    error = total.std() / len(total) ** 0.5 * (1.0 + len(total) / SIMULATED.get(name, np.inf)) ** 0.5  # of the difference
+    assert total.mean() == pytest.approx(best, abs=5.0 * error)
+    if name in RULED:
+        assert total.mean() - 2.0 * total.std() / 200**0.5 > RULED[name].bar
+
+
 @pytest.mark.long  # compiles
 @pytest.mark.parametrize("name", PLAYED)
 def test_a_reference_policy_earns_its_return_in_the_environment(name):
@@ -47,19 +57,58 @@ def test_a_reference_policy_earns_its_return_in_the_environment(name):
         total += going_on * reward
         going_on &= ~(terminated | truncated)
         t += 1
-    error = total.std() / episodes**0.5 * (1.0 + episodes / SIMULATED.get(name, np.inf)) ** 0.5  # of the difference
-    assert total.mean() == pytest.approx(found.best, abs=5.0 * error)
-    if name in RULED:  # a run is solved by 200 episodes
-        assert total.mean() - 2.0 * total.std() / 200**0.5 > RULED[name].bar
+    check_returns(name, found.best, total)
+
+
+@pytest.mark.long  # compiles
+@pytest.mark.parametrize("name", PLAYED_BY_GROUPS)
+def test_reference_policies_of_groups_earn_their_return_in_the_environment(name):
+    pytest.importorskip("pettingzoo")
+    found, env, returns = references.REFERENCES[name](), warprun.make_parallel(str(SCRIPTS / "testbed" / f"{name}.py")), []
+    for seed in range(40):
+        seen, _ = env.reset(seed=seed)
+        total, t = 0.0, 0
+        while env.agents:
+            actions = {}
+            for group, policy in found.policies.items():
+                of_group = {actor: masked_of(seen[actor]) for actor in env.agents if actor.startswith(group)}
+                chosen = policy(t, np.array([row for row, _ in of_group.values()]))
+                for (actor, (_, mask)), action in zip(of_group.items(), chosen, strict=True):
+                    actions[actor] = action if mask is None or mask[int(action)] else 1  # batteries do nothing where they cannot
+            seen, rewards, *_ = env.step(actions)
+            values = list(rewards.values())
+            assert values == pytest.approx([values[0]] * len(values))  # all share one reward
+            total, t = total + values[0], t + 1
+        returns.append(total)
+    check_returns(name, found.best, np.array(returns))
+
+
+def masked_of(seen):
+    """Return an observation and its mask, or None without one."""
+    return (seen["observation"], seen["action_mask"]) if isinstance(seen, dict) else (seen, None)
 
 
 def test_a_chain_prefers_what_pays_later():
     # State 0: action 0 earns 1 and stays, action 1 earns 0 and leads to state 1, which earns 3 in each step.
-    chain = references.Chain(np.array([[[0], [1]], [[1], [1]]]), np.ones((2, 1, 1)), np.array([[1.0, 3.0], [0.0, 3.0]]))
+    chain = solvers.Chain(np.array([[[0], [1]], [[1], [1]]]), np.ones((2, 1, 1)), np.array([[1.0, 3.0], [0.0, 3.0]]))
     for steps, value, action in ((1, 1.0, 0), (2, 3.0, 1), (3, 6.0, 1)):
         values, actions = chain.values(steps)
         assert (values[0], actions[0, 0]) == (value, action)
     assert chain.constant(3)[0].tolist() == [3.0, 9.0]
+
+
+def of_one_state(reward):
+    """Return a chain of one state with these rewards [A, 1]."""
+    return solvers.Chain(np.zeros((2, 1, 1), int), np.ones((2, 1, 1)), reward)
+
+
+def test_chains_that_follow_each_other_are_planned_as_one():
+    # State 0: in even steps action 1 earns 2, in odd ones action 0 earns 1; nothing moves.
+    even, odd = (of_one_state(np.array([[0.0], [2.0]])), of_one_state(np.array([[1.0], [0.0]])))
+    cycle = solvers.Cycle([even, odd])
+    values, actions = cycle.values(3)
+    assert (values.tolist(), actions[:, 0].tolist()) == ([5.0], [1, 0, 1])
+    assert cycle.constant(3)[:, 0].tolist() == [1.0, 4.0]
 
 
 def test_a_table_counts_the_runs_of_each_set():
