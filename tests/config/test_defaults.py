@@ -28,11 +28,18 @@ def found(*overrides: str, names: Sequence[str] = NAMES) -> list[float]:
         (100, [81, True, 15, 5, 3]),
         (1000, [64, True, 64, 5, 3]),
         (10_000, [16, True, 64, 2, 3]),
+        (100_000, [16, True, 390, 1, 3]),
     ],
 )
 def test_rollouts_and_minibatches_have_rows_within_bounds(n_envs: int, expected: list[int]) -> None:
     *sizes, window = expected
     assert found("env=pendulum", "tuned=none", f"n_envs={n_envs}") == [*sizes, 0.01, window]
+
+
+@pytest.mark.parametrize(("n_envs", "expected"), [(1, [4096, 16, 10]), (16, [256, 16, 10]), (1000, [8, 31, 10]), (20_000, [8, 64, 2])])
+def test_steps_of_python_are_fewer_in_a_rollout_and_learned_from_more_often(n_envs: int, expected: list[int]) -> None:
+    names = ("horizon", "minibatches", "epochs")
+    assert found("env=gymnasium", "env.id=CartPole-v1", f"n_envs={n_envs}", names=names) == expected
 
 
 def test_episodes_are_staggered_where_a_rollout_is_a_part_of_one() -> None:

@@ -16,9 +16,9 @@ RUN = words("""
 """)
 
 
-@pytest.mark.parametrize(("desired", "rate"), [(1e-9, 1e-3 / 1.5**10), (10.0, 1e-2)])
+@pytest.mark.parametrize(("desired", "rate"), [(1e-9, 1e-3 / 1.5**10), (10.0, 5e-3)])
 def test_the_learning_rate_falls_or_rises_to_the_divergence(desired: float, rate: float, tmp_path: Path) -> None:
-    given = [f"agent.desired_kl={desired}", "agent.learning_rate=1e-3", "total_steps=1280"]
+    given = [f"agent.desired_kl={desired}", "agent.learning_rate=1e-3", "agent.learning_rate_max=5e-3", "total_steps=1280"]
     warprun.train([*QUIET, *RUN, *given, f"run_dir={tmp_path / 'run'}"])
     assert last_record(tmp_path / "run")["loss/learning_rate"] == pytest.approx(rate)
     assert float(weights(tmp_path / "run")["agent/agent/reward/count"]) == 2 * 8 * 16

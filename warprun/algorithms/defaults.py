@@ -28,6 +28,8 @@ class Size(NamedTuple):
     """Environment steps, of all environments."""
     time_limit: int | None = None
     """Steps after which kernels cut off an episode; None: they do not."""
+    compiled: bool = True
+    """Whether kernels step the environments; others have few steps, from which more is to be learned."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +63,25 @@ def within(low: int, value: float, high: int) -> int:
 
 
 def horizon(run: Facts) -> int:
-    """Return 64 steps; more where a rollout has few rows, fewer where it has more than 65,536; at most a tenth of the run.
+    """Return 64 steps; more where a rollout has few rows, fewer where it has more than 65,536, but 16; at most a tenth of the run.
 
-    Few are 8,192, and a 256th of the run where that is less, but not below 2,048.
+    Few are 8,192, and a 256th of the run where that is less, but not below 2,048. If kernels do not step the environments, as many steps as
+    have 4,096 rows, but 8.
     """
-    few = within(2048, run.size.steps / 256, 8192)
-    steps = max(few / run.actors, min(64, 65_536 / run.actors))
-    return within(16, min(steps, run.size.steps / run.size.n_envs / 10), few)
+    rows, least, most = (8192, 16, 64) if run.size.compiled else (4096, 8, 8)
+    few = within(2048, run.size.steps / 256, rows)
+    steps = max(few / run.actors, min(most, 65_536 / run.actors))
+    return within(least, min(steps, run.size.steps / run.size.n_envs / 10), few)
 
 
 def minibatches(run: Facts) -> int:
-    """Return how many minibatches of 512 rows a rollout has, 4 to 64, or of 64 rows where these are fewer than 4.
+    """Return how many minibatches of 512 rows a rollout has, 4 to 64, of 64 rows where these are fewer than 4, of 4,096 where more than 64.
 
-    Of networks with memory there is at most one for each sequence.
+    If kernels do not step the environments, of 256 rows instead of 512. Of networks with memory there is at most one for each sequence.
     """
-    of_rows = max(run.rows // 512, min(4, run.rows // 64))
-    return within(1, min(of_rows, run.actors) if run.agent.network.remembers else of_rows, 64)
+    many = min(run.rows // (512 if run.size.compiled else 256), 64)
+    of_rows = max(1, many, min(4, run.rows // 64), run.rows // 4096)
+    return min(of_rows, run.actors) if run.agent.network.remembers else of_rows
 
 
 def staggered(run: Facts) -> bool:
@@ -95,9 +100,10 @@ PPO: dict[str, Rule] = {
     "horizon": horizon,
     "staggered": staggered,
     "minibatches": minibatches,
-    "epochs": lambda run: within(2, 327_680 / run.rows, 5),
+    "epochs": lambda run: within(1, 327_680 / run.rows, 5 if run.size.compiled else 10),
     "learning_rate": lambda run: 3e-4,
     "desired_kl": desired_kl,
+    "learning_rate_max": lambda run: 1e-3,
     "return_window": lambda run: within(3, 20_480 / run.rows, 10),
 }
 A2C: dict[str, Rule] = {

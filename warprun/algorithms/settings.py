@@ -12,6 +12,8 @@ from warprun.learning.setting_checks import at_least, finite, not_negative, one_
 from warprun.learning.settings import OnPolicyConfig, Requirements
 from warprun.spec import Box, Discrete, GroupSpec, PolicyKind
 
+LOWEST_RATE = 1e-5
+"""Below it `PPOConfig.desired_kl` does not bring a learning rate; that of rsl_rl."""
 MOST_QUANTILES = 1000
 """More than five times as many as the authors use."""
 NOISES = ("gaussian", "ou")
@@ -54,11 +56,13 @@ class PPOConfig(OnPolicyConfig):
     """An update stops at the first minibatch whose approximate KL divergence from the rollout's policy is above this; null: never."""
     desired_kl: float | None = None
     """After each update the learning rate rises or falls to bring `loss/approx_kl` near this; null: it follows its schedule."""
+    learning_rate_max: float = 1e-2
+    """Highest learning rate that `desired_kl` leads to, unless `learning_rate` is higher."""
 
     def check(self, key: str) -> None:
         super().check(key)
         at_least(self, key, 1, "epochs", "minibatches")
-        positive(self, key, "clip", "clip_value", "target_kl", "desired_kl")
+        positive(self, key, "clip", "clip_value", "target_kl", "desired_kl", "learning_rate_max")
         if self.desired_kl is not None and self.epochs * self.minibatches == 1:
             raise UserError(f"{key}.desired_kl={self.desired_kl}: one gradient step has no divergence yet; raise epochs or minibatches")
         if self.desired_kl is not None and self.target_kl is not None and self.target_kl < 2.0 * self.desired_kl:
@@ -68,9 +72,10 @@ class PPOConfig(OnPolicyConfig):
             fixed = f"{key}.learning_rate_end={self.learning_rate_end}"
             raise UserError(f"{fixed}: {key}.desired_kl={self.desired_kl} sets the learning rate; write null for one of them")
 
-    @property
-    def adapts_learning_rate(self) -> bool:
-        return self.desired_kl is not None
+    def learning_rates(self) -> tuple[float, float]:
+        if self.desired_kl is None:
+            return super().learning_rates()
+        return min(LOWEST_RATE, self.learning_rate), max(self.learning_rate_max, self.learning_rate)
 
     def passes(self) -> int:
         return self.epochs

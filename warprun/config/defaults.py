@@ -8,6 +8,7 @@ from warprun.algorithms.defaults import Size, derive
 from warprun.config.checks import check_values
 from warprun.config.registry import cuts_off
 from warprun.config.schema import Config, free, load_environment, written
+from warprun.environment import Environment
 from warprun.learning.settings import check_groups, check_settings
 from warprun.processes import fit, started
 
@@ -22,7 +23,8 @@ def with_defaults(config: Config) -> Config:
     environment = load_environment(config.env, parallel)[0]
     spec, limit = environment.spec, environment.spec.time_limit if cuts_off(environment) else None
     check_groups(config.agent, [group.name for group in spec.groups])
-    agent = derive(config.agent, names, spec, Size(config.n_envs, learned_envs(config), config.total_steps, limit))
+    size = Size(config.n_envs, learned_envs(config), config.total_steps, limit, isinstance(environment, Environment))
+    agent = derive(config.agent, names, spec, size)
     of_groups = [(f"groups.{group}.{name}", value) for group, own in agent.groups.items() for name, value in own.items() if name in names]
     found = [written(name, value) for name, value in [*((name, getattr(agent, name)) for name in names), *of_groups]]
     return replace(config, agent=agent, origin=replace(config.origin, derived=found))

@@ -25,8 +25,6 @@ from warprun.spec import GroupSpec
 
 STEP = 1.5
 """Factor by which an adapted learning rate changes."""
-LEARNING_RATES = (1e-5, 1e-2)
-"""Limits of an adapted learning rate."""
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Batch], tuple[torch.Tensor, ...]]
 """loss(log_prob, entropy, value, rows) -> means over the rows, the loss first."""
@@ -171,8 +169,8 @@ class TorchOperations:
     @property
     def rate_limits(self) -> tuple[float, float]:
         """Limits of `rate_factor`."""
-        given = self.config.learning_rate
-        return min(LEARNING_RATES[0], given) / given, max(LEARNING_RATES[1], given) / given
+        lowest, highest = self.config.learning_rates()
+        return lowest / self.config.learning_rate, highest / self.config.learning_rate
 
     def adapt(self, kl: torch.Tensor, desired: float) -> None:
         """Lower the learning rate after an update that has moved the policy much more than `desired`, raise it after one that hardly has.

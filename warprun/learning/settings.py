@@ -147,10 +147,15 @@ class OnPolicyConfig:
                 given = f"agent.horizon={self.horizon} x n_envs={n_envs} x {group.size} actors give {rows} rows"
                 raise UserError(f"{given}, and each of {parts} gradient steps needs {least} or more: raise n_envs or agent.horizon{fewer}")
 
+    def learning_rates(self) -> tuple[float, float]:
+        """Return the lowest and the highest learning rate to which updates may change it; the same if it follows a schedule."""
+        return self.learning_rate, self.learning_rate
+
     @property
     def adapts_learning_rate(self) -> bool:
         """Whether updates change the learning rate, so that it has no schedule."""
-        return False
+        lowest, highest = self.learning_rates()
+        return lowest < highest
 
     def passes(self) -> int:
         """Return how often an update goes through the rows of a rollout."""

@@ -186,7 +186,8 @@ def test_means_over_gradient_steps_are_those_of_torch() -> None:
 
 @pytest.mark.parametrize("rate", [1e-3, 5e-6, 0.5])
 def test_an_adapted_learning_rate_is_that_of_torch(rate: float) -> None:
-    kernels, plain = (build("ppo", environment(one=SPACES["one"]), fused=fused, learning_rate=rate).learners[0] for fused in (True, False))
+    given = {"learning_rate": rate, "desired_kl": 0.01}
+    kernels, plain = (build("ppo", environment(one=SPACES["one"]), fused=fused, **given).learners[0] for fused in (True, False))
     for kl in [0.1] * 9 + [0.01, 0.019, 0.0051, 0.021, 0.0049] + [0.0] * 30 + [float("nan")]:
         for learner in (kernels, plain):
             learner.operations.adapt(torch.tensor(kl), 0.01)
