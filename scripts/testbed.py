@@ -6,8 +6,9 @@
 `derived` are the defaults that follow from the run (docs/defaults.md), `fixed` those that do not, `sb3` PPO of
 Stable-Baselines3 with its own (testbed_sb3.py), `set` derived ones with the settings of --set.
 
-The rules were chosen on the tasks of CHOSEN; those of HELD were not looked at. A run has one thread and --seconds of
-wall-clock time without compilation, which a run before the first of a cell does; --jobs cells are measured at a time.
+The rules were chosen on the tasks of CHOSEN, and not on those of HELD. A run has one thread and --seconds of wall-clock
+time without compilation, which a run before the first of a cell does. It is evaluated every three seconds, or as a task
+says where episodes take long, and ends when it is solved. --jobs cells are measured at a time.
 Cells are kept in docs/benchmarks/testbed.json and are not measured again while what --defaults and --set name stays the
 same; --again is for changed rules. With --minutes no run starts after that time, so a table can be measured in several
 calls. A cell is the number of seeds that reach the bar and of all seeds, and the mean final return. The environments
@@ -37,6 +38,8 @@ KEPT = DOCS / "benchmarks" / "testbed.json"
 AS_KEPT = "device=cpu concurrency.threads=1 tuned=none total_steps=100000000 eval.every=3s checkpoint.best=false log.tensorboard=false"
 SB3 = "by=stable_baselines3"
 """Ends the name of a run of Stable-Baselines3; what is before it describes the run."""
+SECONDS = 60.0
+"""Wall-clock time of a run of the tables, without compilation."""
 SHARE = 0.8
 """Where a bar lies between the return of a policy that does not look and a reference."""
 
@@ -180,7 +183,7 @@ def share(kept: Kept, runs: list[str]) -> str:
 
 def table_of(kept: Kept, tasks: list[str]) -> str:
     """Return the table of tasks: how often each is solved with the derived defaults, the fixed ones, and those of Stable-Baselines3."""
-    columns = Columns("ppo", [1, 16, 1000, 10_000], 10, 60.0, {"derived": "", "fixed": FIXED["ppo"], "sb3": SB3})
+    columns = Columns("ppo", [1, 16, 1000, 10_000], 10, SECONDS, {"derived": "", "fixed": FIXED["ppo"], "sb3": SB3})
     measured = {
         defaults: {n: [name for name in tasks if any(run in kept for run in columns.runs(TASKS[name], n, defaults))] for n in columns.envs}
         for defaults in columns.more
@@ -219,7 +222,7 @@ def main() -> None:
         envs=[1, 16, 1000],
         seeds=5,
         defaults=["derived"],
-        seconds=60.0,
+        seconds=SECONDS,
         minutes=1e9,
         jobs=1,
         again=False,

@@ -122,7 +122,9 @@ def synthesis() -> Reference:
         return float(bed.returns(act, 400, ("rng", "p"), ("rng", "p")).mean())
 
     def law(wanted: float, gain: float, thick: float) -> Callable[..., Any]:
-        def act(raw: np.ndarray, product: np.ndarray, catalyst: np.ndarray, temperature: np.ndarray, strength: np.ndarray) -> Any:
+        def act(
+            raw: np.ndarray, product: np.ndarray, catalyst: np.ndarray, temperature: np.ndarray, strength: np.ndarray
+        ) -> tuple[np.ndarray, ...]:
             feed = 1.0e-3 * np.clip((temperature - wanted + 20.0) / 10.0, 0.0, 1.0)
             dose = np.clip(feed * thick + 1.0e-3 * (thick - catalyst), 0.0, 1.0e-4)
             return feed, dose, np.clip(gain * (wanted - temperature), -2.0e5, 1.0e5)

@@ -23,7 +23,7 @@ from warprun.environment import Environment
 from warprun.interop.sb3 import WarprunVecEnv
 
 EVERY_S = 3.0
-"""`eval.every` of the test bed."""
+"""`eval.every` of the tasks that it can train."""
 
 
 def expresses(overrides: str) -> bool:

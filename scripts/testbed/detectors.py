@@ -12,7 +12,28 @@ from warprun.environment import Box, Discrete, single_agent
 from warprun.random import normal, uniform
 
 DETECTORS = 20
-DRIFT = (0.2, 1.0, 0.4, 0.6, 0.3, 0.8, 0.2, 0.5, 1.0, 0.3, 0.6, 0.4, 0.8, 0.2, 0.5, 0.3, 1.0, 0.4, 0.6, 0.5)  # in a step, %
+DRIFT = (
+    0.2,
+    1.0,
+    0.4,
+    0.6,
+    0.3,
+    0.8,
+    0.2,
+    0.5,
+    1.0,
+    0.3,
+    0.6,
+    0.4,
+    0.8,
+    0.2,
+    0.5,
+    0.3,
+    1.0,
+    0.4,
+    0.6,
+    0.5,
+)  # deviation of a step, %
 WEIGHT = (4.0, 1.0, 1.0, 2.0, 0.5, 0.5, 2.0, 1.0, 0.5, 4.0, 0.5, 2.0, 1.0, 1.0, 4.0, 1.0, 2.0, 0.5, 1.0, 2.0)  # of a squared error
 
 

@@ -28,6 +28,8 @@ class Battery(NamedTuple):
 
 
 class Params(NamedTuple):
+    """A step is 1 s."""
+
     follow: float = 0.05  # share of the way to its set point that a valve goes in a step, and an output to its valve
     keep: float = 0.9  # share of the distance of a load from the usual one that is left after a step
     gust: float = 0.2  # MW

@@ -1,4 +1,4 @@
-"""Keep the shield of a calorimeter within 0.1 K of its sample, whose temperature wanders by many K: all is observed in K, around 300.
+"""Keep the shield of a calorimeter within 0.1 K of its sample, whose temperature wanders by some K: all is observed in K, around 300.
 
 Westrum, Furukawa and McCullough, "Adiabatic low-temperature calorimetry", in "Experimental Thermodynamics" I, Butterworths, 1968. The
 numbers of this file are its own.

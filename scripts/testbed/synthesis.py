@@ -1,4 +1,5 @@
-"""Make a product in a stirred tank by a feed of up to 1e-3 m^3/s, a dose of up to 1e-4 mol/s of catalyst, and up to 2e5 W of cooling.
+"""Make a product in a stirred tank by a feed of up to 1e-3 m^3/s, a dose of up to 1e-4 mol/s of catalyst, and 2e5 W of cooling to
+1e5 W of heating.
 
 Too cold, nothing reacts; too hot, the product decays and heats the tank further.
 
@@ -28,7 +29,7 @@ class Params(NamedTuple):
     decay: float = 2.0e-4  # of product at 350 K, 1/s
     decay_barrier: float = 14000.0  # K
     warms: float = 0.02  # K m^3/mol, by both reactions
-    heat: float = 5.0e-7  # K/J
+    heat: float = 5.0e-7  # K m^3/J
     feed: float = 300.0  # temperature of the feed, K
     strength: float = 4000.0  # mean of that of the feed, mol/m^3
     keep: float = 0.95  # share of its distance from the mean that is left after a step

@@ -162,6 +162,15 @@ def test_given_numbers_stay_and_others_follow_from_them() -> None:
     assert scheduled.desired_kl is None
 
 
+def test_a_rate_that_follows_the_policy_has_a_limit_unless_settings_are_tuned_or_older() -> None:
+    assert compose(UNTUNED).agent.learning_rate_max == 1e-3
+    for fixed in ([*UNTUNED, "agent.learning_rate=3e-4"], ["env=acrobot"]):
+        assert compose(fixed).agent.learning_rate_max == 1e-2
+    older = to_dict(compose(UNTUNED))
+    del older["agent"]["learning_rate_max"]
+    assert as_before(compose(UNTUNED), from_dict(older)).agent.learning_rate_max == 1e-2
+
+
 def test_tuned_settings_and_experiments_state_their_own() -> None:
     tuned = compose(["env=acrobot"])
     assert note_on_defaults(tuned) is None and note_on_tuned(tuned)

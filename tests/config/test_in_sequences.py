@@ -71,12 +71,12 @@ def test_a_number_in_a_file_counts_also_if_it_is_the_default_without_memory(tmp_
 def test_every_group_has_what_its_network_needs() -> None:
     groups: dict[str, Any] = {"a": {"network": {"type": "gru"}, "tau": 0.5}, "b": {"batch_size": 9}}
     spec = Spec(tuple(GroupSpec(name, 1, Box(1), Discrete(2)) for name in ("a", "b")))
-    config = derive(DQNConfig(groups=groups), list(IN_SEQUENCES), spec, Size(10, 10, 10**6))
+    config = derive(DQNConfig(groups=groups), list(IN_SEQUENCES), spec, Size(10, 10, 10**6, True))
     assert [getattr(group_config(config, "a"), name) for name in IN_SEQUENCES] == [32, 0.0156, 1000, 1, 0.5]
     assert [getattr(group_config(config, "b"), name) for name in IN_SEQUENCES] == [9, 1.0, 1000, 250, 1.0]
     other = DQNConfig(groups={"a": {"network": {"type": "mlp"}}})
     other.network.type = "lstm"
-    other = derive(other, list(IN_SEQUENCES), spec, Size(10, 10, 10**6))
+    other = derive(other, list(IN_SEQUENCES), spec, Size(10, 10, 10**6, True))
     assert other.batch_size == 32 and group_config(other, "a").batch_size == 64
 
 

@@ -26,10 +26,10 @@ class Size(NamedTuple):
     """Environments that an update of one learner learns from."""
     steps: int
     """Environment steps, of all environments."""
+    batched: bool
+    """Whether kernels or operations on arrays step all environments at once; where others do, steps are dear."""
     time_limit: int | None = None
     """Steps after which kernels cut off an episode; None: they do not."""
-    compiled: bool = True
-    """Whether kernels step the environments; others have few steps, from which more is to be learned."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,11 @@ def within(low: int, value: float, high: int) -> int:
 
 
 def horizon(run: Facts) -> int:
-    """Return 64 steps; more where a rollout has few rows, fewer where it has more than 65,536, but 16; at most a tenth of the run.
+    """Return 64 steps; more where a rollout has few rows, fewer, down to 16, where it has more than 65,536; at most a tenth of the run.
 
-    Few are 8,192, and a 256th of the run where that is less, but not below 2,048. If kernels do not step the environments, as many steps as
-    have 4,096 rows, but 8.
+    Few are 8,192, and a 256th of the run where that is less, but not below 2,048. If steps are dear, so many as have 4,096 rows, or 8.
     """
-    rows, least, most = (8192, 16, 64) if run.size.compiled else (4096, 8, 8)
+    rows, least, most = (8192, 16, 64) if run.size.batched else (4096, 8, 8)
     few = within(2048, run.size.steps / 256, rows)
     steps = max(few / run.actors, min(most, 65_536 / run.actors))
     return within(least, min(steps, run.size.steps / run.size.n_envs / 10), few)
@@ -77,9 +76,9 @@ def horizon(run: Facts) -> int:
 def minibatches(run: Facts) -> int:
     """Return how many minibatches of 512 rows a rollout has, 4 to 64, of 64 rows where these are fewer than 4, of 4,096 where more than 64.
 
-    If kernels do not step the environments, of 256 rows instead of 512. Of networks with memory there is at most one for each sequence.
+    If steps are dear, of 256 rows instead of 512. Of networks with memory there is at most one for each sequence.
     """
-    many = min(run.rows // (512 if run.size.compiled else 256), 64)
+    many = min(run.rows // (512 if run.size.batched else 256), 64)
     of_rows = max(1, many, min(4, run.rows // 64), run.rows // 4096)
     return min(of_rows, run.actors) if run.agent.network.remembers else of_rows
 
@@ -100,10 +99,10 @@ PPO: dict[str, Rule] = {
     "horizon": horizon,
     "staggered": staggered,
     "minibatches": minibatches,
-    "epochs": lambda run: within(1, 327_680 / run.rows, 5 if run.size.compiled else 10),
+    "epochs": lambda run: within(1, 327_680 / run.rows, 5 if run.size.batched else 10),
     "learning_rate": lambda run: 3e-4,
     "desired_kl": desired_kl,
-    "learning_rate_max": lambda run: 1e-3,
+    "learning_rate_max": lambda run: run.agent.learning_rate_max if run.agent.desired_kl is None else 1e-3,
     "return_window": lambda run: within(3, 20_480 / run.rows, 10),
 }
 A2C: dict[str, Rule] = {

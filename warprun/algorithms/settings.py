@@ -13,7 +13,7 @@ from warprun.learning.settings import OnPolicyConfig, Requirements
 from warprun.spec import Box, Discrete, GroupSpec, PolicyKind
 
 LOWEST_RATE = 1e-5
-"""Below it `PPOConfig.desired_kl` does not bring a learning rate; that of rsl_rl."""
+"""Lowest learning rate that `desired_kl` leads to, unless `learning_rate` is lower; that of rsl_rl."""
 MOST_QUANTILES = 1000
 """More than five times as many as the authors use."""
 NOISES = ("gaussian", "ou")
@@ -76,6 +76,10 @@ class PPOConfig(OnPolicyConfig):
         if self.desired_kl is None:
             return super().learning_rates()
         return min(LOWEST_RATE, self.learning_rate), max(self.learning_rate_max, self.learning_rate)
+
+    @property
+    def adapts_learning_rate(self) -> bool:
+        return self.desired_kl is not None
 
     def passes(self) -> int:
         return self.epochs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from warprun.algorithms.defaults import Size, derive
+from warprun.config.batched import BatchedEnvironment
 from warprun.config.checks import check_values
 from warprun.config.registry import cuts_off
 from warprun.config.schema import Config, free, load_environment, written
@@ -23,7 +24,8 @@ def with_defaults(config: Config) -> Config:
     environment = load_environment(config.env, parallel)[0]
     spec, limit = environment.spec, environment.spec.time_limit if cuts_off(environment) else None
     check_groups(config.agent, [group.name for group in spec.groups])
-    size = Size(config.n_envs, learned_envs(config), config.total_steps, limit, isinstance(environment, Environment))
+    batched = isinstance(environment, Environment | BatchedEnvironment)
+    size = Size(config.n_envs, learned_envs(config), config.total_steps, batched, limit)
     agent = derive(config.agent, names, spec, size)
     of_groups = [(f"groups.{group}.{name}", value) for group, own in agent.groups.items() for name, value in own.items() if name in names]
     found = [written(name, value) for name, value in [*((name, getattr(agent, name)) for name in names), *of_groups]]

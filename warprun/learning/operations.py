@@ -175,8 +175,8 @@ class TorchOperations:
     def adapt(self, kl: torch.Tensor, desired: float) -> None:
         """Lower the learning rate after an update that has moved the policy much more than `desired`, raise it after one that hardly has.
 
-        `kl` [] is the divergence of the update. Factors and limits are those of rsl_rl (Schwarke et al. 2025), which change the rate after
-        every minibatch.
+        `kl` [] is the divergence of the update. Factors and lower limit are those of rsl_rl (Schwarke et al. 2025), which changes the rate
+        after every minibatch.
         """
         change = torch.where(kl > 2.0 * desired, 1.0 / STEP, torch.where(kl < 0.5 * desired, STEP, 1.0).double())
         self.rate_factor.mul_(change).clamp_(*self.rate_limits)

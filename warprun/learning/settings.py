@@ -154,8 +154,7 @@ class OnPolicyConfig:
     @property
     def adapts_learning_rate(self) -> bool:
         """Whether updates change the learning rate, so that it has no schedule."""
-        lowest, highest = self.learning_rates()
-        return lowest < highest
+        return False
 
     def passes(self) -> int:
         """Return how often an update goes through the rows of a rollout."""
