@@ -8,7 +8,7 @@ Stable-Baselines3 with its own (testbed_sb3.py), `set` derived ones with the set
 
 The rules were chosen on the tasks of CHOSEN, and not on those of HELD. A run has one thread and --seconds of wall-clock
 time without compilation, which a run before the first of a cell does. It is evaluated every three seconds, or as a task
-says where episodes take long, and ends when it is solved. --jobs cells are measured at a time.
+says where episodes take long, and ends when an evaluation finds it solved. --jobs cells are measured at a time.
 Cells are kept in docs/benchmarks/testbed.json and are not measured again while what --defaults and --set name stays the
 same; --again is for changed rules. With --minutes no run starts after that time, so a table can be measured in several
 calls. A cell is the number of seeds that reach the bar and of all seeds, and the mean final return. The environments

@@ -4,8 +4,8 @@
 
 A reference is the return of an optimum (dynamic programming, enumeration, a linear-quadratic regulator) or of the best policy of a grid.
 All in NumPy with float64. Environments that step without branches are stepped by their own functions on arrays of episodes (`Arrays`); the
-others have a model, and a test plays its policy in the environment. Optima are in testbed_optima.py, those of linear systems and of shipped
-environments here; grids are in testbed_grids.py, and what all share is in testbed_solvers.py.
+others have a model, and a test plays its policy in the environment. Optima are in testbed_optima.py, those of linear systems and most of
+shipped environments here; grids are in testbed_grids.py, and what all share is in testbed_solvers.py.
 """
 
 from __future__ import annotations

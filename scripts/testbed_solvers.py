@@ -76,7 +76,7 @@ class Chain(NamedTuple):
     following: np.ndarray
     """[A, S, K]: states."""
     probability: np.ndarray
-    """[A, S, K], or what broadcasts to it."""
+    """[A, S, K], or with 1 in the place of S or K."""
     reward: np.ndarray
     """[A, S]: its expectation."""
     spread: np.ndarray | None = None

@@ -29,6 +29,8 @@ LINE = re.compile(r"(^|[\s\"])(warprun|\S+\.sbatch) |^(mkdir|cc) |^python \w+\.p
 """A line of shell that the tests execute: not the installation of something, and no script that measures."""
 TINY = ["max_minutes=0.01", "eval.episodes=2", "eval.final_episodes=2"]
 """One iteration."""
+SEEDS = re.compile(r"seed=range\(0,(\d+)\)")
+"""Of a sweep; a quarter of these are trained."""
 FEW_MORE = ["max_minutes=null", "eval.episodes=2", "eval.final_episodes=2"]
 
 
@@ -100,13 +102,14 @@ def words(command: str, folder: Path) -> list[list[str]]:
 
 
 def tiny(given: list[str]) -> list[str]:
-    """Return the words of a command with a budget with which it takes seconds."""
+    """Return the words of a command with a budget, and few seeds, with which it takes seconds."""
     if any(word.startswith("resume=") and word != "resume=auto" for word in given):
         more = any(word.startswith("total_steps=") for word in given)
         return [*given, *FEW_MORE, f"total_steps={500_000 if more else 400_000}"]
     verb = given[0] if "=" not in given[0] and not given[0].startswith("-") else "train"
     if verb == "bench":
         return [*given, "sizes=10", "threads=1"]
+    given = [SEEDS.sub(lambda found: f"seed=range(0,{max(2, int(found[1]) // 4)})", word) for word in given]
     trains = verb in ("train", "tune") and not any(word.startswith("--") for word in given)
     if not trains or all(is_of_sweep(word) or word == "-m" for word in given):
         return given

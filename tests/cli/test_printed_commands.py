@@ -25,6 +25,8 @@ TINY = words("""
 """)
 SWEPT = ["-m", "seed=0,1", *TINY]
 Printed = Callable[..., list[str]]
+in_some_folders = pytest.mark.parametrize("folder", [ALL_IN_ONE, "key=value", "~home"], indirect=True)
+"""For tests that start many programs: what shells and Hydra misread most."""
 
 
 @pytest.fixture(params=[ALL_IN_ONE, *(pytest.param(name, marks=pytest.mark.long) for name in FOLDERS)])
@@ -86,6 +88,7 @@ def test_a_run_that_is_interrupted(folder: str, printed: Printed, monkeypatch: p
 
 
 @pytest.mark.long
+@in_some_folders
 def test_a_sweep(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as stopped:
         stopped.setattr(local, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -99,6 +102,8 @@ def test_a_sweep(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch)
     assert "2 of 2 jobs finished" in line
 
 
+@pytest.mark.by_default(1)
+@in_some_folders
 def test_jobs_that_run_elsewhere(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "SETTLE_S", 0.0)
     made = plan.planned(Path(folder), [[*TINY, f"seed={seed}"] for seed in (0, 1)])
@@ -124,7 +129,8 @@ def test_a_job_array(folder: str, printed: Printed, tmp_path: Path, monkeypatch:
     shell(status)
 
 
-@pytest.mark.by_default(0)
+@pytest.mark.long
+@in_some_folders
 def test_a_study(folder: str, printed: Printed) -> None:
     pytest.importorskip("optuna")
     search = ["agent.learning_rate=tag(log,interval(1e-4,1e-3))", "trials=2", *TINY]

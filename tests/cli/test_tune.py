@@ -1,6 +1,7 @@
 """`warprun tune`: what is searched, continued and refused. The jobs train nothing; their return is their seed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def test_a_failed_trial_does_not_stop_the_others(fake, capsys):
         ("seed=1,2 launcher=slurm", "tune starts its trials on this machine"),
         ("seed=1,2 trials=0", "tune.trials=0 must be from 1"),
         ("seed=1,2 pruner=medain", "tune.pruner=medain is not one of median, asha, none; did you mean 'median'?"),
+        ("n_envs=auto tuned=none", "n_envs=auto: what is searched depends on the number"),
         ("seed=1,2 run_dir=x", "the runs of a sweep lie in sweep_dir"),
     ],
 )
@@ -103,21 +105,65 @@ def test_sweeps_of_hydra_are_distributions(override, distribution):
 
 @pytest.mark.parametrize("agent", SPACES)
 def test_the_space_of_an_agent_can_be_searched(agent):
-    """Every extreme value makes a config that is checked, with tuned settings and without."""
+    """Every extreme value makes a config that is checked, with tuned settings and without; what nobody has set is within all ranges."""
     env = "pendulum" if agent in ("ddpg", "td3", "sac") else "cartpole"
     for tuned in ([], ["tuned=none"]):
         given = [f"env={env}", f"agent={agent}", *tuned]
-        space = study.read_space([*given, *default_space(agent, given)])
-        assert set(space.distributions) == set(SPACES[agent])
-        assert len(checked_runs(space.corners())) >= 2 * len(SPACES[agent])
+        config = compose(given)
+        space = study.read_space([*given, *default_space(config, given)]).beginning_with(config)
+        assert len(SPACES[agent]) - len(space.distributions) == (agent == "ppo")
+        assert len(checked_runs(space.corners())) >= 2 * len(space.distributions)
+        assert not tuned or set(space.first) == set(space.distributions)
+
+
+def test_the_first_trial_has_the_defaults(fake):
+    assert cli.run(["tune", "env=cartpole", "tuned=none", "seed=7", "agent.gamma=0.9", "trials=3", "sweep_dir=s"]) == 0
+    first, second, _ = (compose(job.overrides) for job in plan.read(fake / "s").jobs)
+    defaults = compose(["env=cartpole", "tuned=none", "agent.gamma=0.9"])
+    assert first.agent == defaults.agent != second.agent
+
+
+def test_a_rate_that_follows_the_policy_is_searched_by_its_aim():
+    for more, found in (
+        ("seed=0", {"agent.desired_kl"}),
+        ("agent.learning_rate=1e-3", set()),
+        ("agent.target_kl=0.1", {"agent.learning_rate"}),
+    ):
+        assert keys_of("env=cartpole", "tuned=none", more) & {"agent.desired_kl", "agent.learning_rate"} == found
+
+
+def test_what_is_off_stays_off(tmp_path, monkeypatch):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "constant.yaml").write_text("# @package _global_\nagent: {temperature_learning_rate: null}\n")
+    monkeypatch.chdir(tmp_path)
+    keys = [keys_of("env=pendulum", "agent=sac", "tuned=none", *more) for more in ((), ("experiment=constant",))]
+    assert keys[0] - keys[1] == {"agent.temperature_learning_rate"}
+
+
+def test_settings_that_are_out_of_range_are_drawn_in_the_first_trial():
+    given = ["env=mountain_car_continuous", "agent=ppo"]
+    config = compose(given)
+    space = study.read_space([*given, *default_space(config, given)]).beginning_with(config)
+    assert {"agent.gamma", "agent.entropy_coef"} <= set(space.distributions) - set(space.first)
+
+
+def test_what_follows_from_a_run_is_not_searched():
+    free, in_sequences = keys_of("agent=dqn", "tuned=none"), keys_of("agent=dqn", "tuned=none", "agent.network=lstm")
+    assert {"agent.batch_size", "agent.target_update_interval", "agent.n_step"} <= free
+    assert in_sequences == free - {"agent.batch_size", "agent.target_update_interval", "agent.network.hidden"}
 
 
 def test_what_a_command_sets_is_not_searched():
-    space = default_space("ppo", ["agent.gamma=0.9", "agent.network=lstm"])
-    keys = {override.partition("=")[0] for override in space}
-    assert "agent.learning_rate" in keys and not keys & {"agent.gamma", "agent.network.hidden", "agent.network.activation"}
+    keys = keys_of("env=cartpole", "tuned=none", "agent.gamma=0.9", "agent.network=lstm")
+    assert "agent.gae_lambda" in keys and not keys & {"agent.gamma", "agent.network.hidden", "agent.network.activation"}
+    config = compose([])
     with pytest.raises(UserError, match="agent=mine: tune has no search space of its own"):
-        default_space("mine", [])
+        default_space(replace(config, agent=replace(config.agent, name="mine")), [])
+
+
+def keys_of(*given: str) -> set[str]:
+    """Return what tune searches if a command names nothing."""
+    return {override.partition("=")[0] for override in default_space(compose(given), given)}
 
 
 def test_no_trial_starts_when_the_minutes_are_over(fake, capsys):

@@ -27,7 +27,7 @@ class Size(NamedTuple):
     steps: int
     """Environment steps, of all environments."""
     batched: bool
-    """Whether kernels or operations on arrays step all environments at once; where others do, steps are dear."""
+    """Whether kernels of warprun or a class of arrays step all environments; where others do, steps are dear."""
     time_limit: int | None = None
     """Steps after which kernels cut off an episode; None: they do not."""
 
@@ -63,7 +63,7 @@ def within(low: int, value: float, high: int) -> int:
 
 
 def horizon(run: Facts) -> int:
-    """Return 64 steps; more where a rollout has few rows, fewer, down to 16, where it has more than 65,536; at most a tenth of the run.
+    """Return 64 steps; more where a rollout has few rows, fewer where it has more than 65,536; at most a tenth of the run, at least 16.
 
     Few are 8,192, and a 256th of the run where that is less, but not below 2,048. If steps are dear, so many as have 4,096 rows, or 8.
     """

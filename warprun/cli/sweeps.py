@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.live import Live
 
@@ -18,8 +19,8 @@ from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
 from warprun.config.compositions import Compositions
-from warprun.config.overrides import MAX_RUNS, MAX_RUNS_EVER, refuse_plus, runs, searched
-from warprun.config.schema import Config
+from warprun.config.overrides import AUTO, MAX_RUNS, MAX_RUNS_EVER, refuse_plus, runs, searched
+from warprun.config.schema import Config, is_open
 from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
 from warprun.processes import usable_cores
 from warprun.runs import rundir, signals
@@ -30,6 +31,9 @@ from warprun.sweeps.local import Pool, rows_of
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.spaces import default_space
 from warprun.sweeps.table import Board
+
+if TYPE_CHECKING:
+    from warprun.sweeps.study import Space
 
 SETTLE_S = 15.0
 """Longest wait for the jobs of a launcher that was killed, which save their checkpoints and end."""
@@ -231,10 +235,10 @@ def tune(arguments: Sequence[str]) -> int:
     try:
         from warprun.sweeps import study as studies
         from warprun.sweeps.pbt import Population
-        from warprun.sweeps.study import Search, read_space
+        from warprun.sweeps.study import Search
     except ImportError as error:
         raise UserError(f"tune needs Optuna ({one_line(error)}): pip install 'warprun[tune]'") from None
-    space, settings = read_space([*given, *_unnamed_space(given)]), launch.tune
+    space, settings = _space(given), launch.tune
     configs = checked_runs(space.corners())
     in_rounds = {"tune.sampler": "pbt", "tune.members": str(settings.members)} if settings.sampler == "pbt" else {}
     found = plan.studied(sweep_folder(launch, configs[0]), space.text | in_rounds, launch.trust)
@@ -261,14 +265,18 @@ def tune(arguments: Sequence[str]) -> int:
     return DONE if study.best else FAILED
 
 
-def _unnamed_space(given: Sequence[str]) -> list[str]:
-    """Return the overrides that search the settings of the agent if `given` searches none, and print them. Raises UserError."""
+def _space(given: Sequence[str]) -> Space:
+    """Return what `given` searches; if that is nothing, the space of its agent, which begins with its own values. Raises UserError."""
+    from warprun.sweeps.study import read_space
+
     if searched(given)[1]:
-        return []
+        return read_space(given)
     (config,) = checked_runs([given])
-    space = default_space(config.agent.name, given)
-    print("searching", *space, flush=True)
-    return space
+    if is_open(config):
+        raise UserError(f"{AUTO}: what is searched depends on the number of environments; write a number, or name what to search")
+    own = default_space(config, given)
+    print("searching", *own, flush=True)
+    return read_space([*given, *own]).beginning_with(config)
 
 
 def _next(best: plan.Job | None, settings: str) -> list[str]:

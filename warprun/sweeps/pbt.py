@@ -135,7 +135,8 @@ class Population:
     def _drawn(self) -> list[Values]:
         random = np.random.default_rng([self._settings.seed, 0])
         distributions = self._space.distributions
-        return [{key: _draw(each, random) for key, each in distributions.items()} for _ in range(self._settings.members)]
+        members = [{key: _draw(each, random) for key, each in distributions.items()} for _ in range(self._settings.members)]
+        return [{**members[0], **self._space.first}, *members[1:]]
 
     def _planned(self) -> list[tuple[str, ...]]:
         """Return the overrides of all members in this round."""

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
+from warprun.config.schema import Config
 from warprun.errors import UserError
 
 RATE = "tag(log,interval(1e-4,5e-3))"
 GAMMA = "choice(0.9,0.95,0.98,0.99,0.995,0.999)"
-UNITS = "choice([32,32],[64,64],[128,128],[256,256])"
+UNITS = "null,[32,32],[128,128],[256,256]"
+"""null: [64,64], or what belongs to an encoder."""
+UNITS_OF_CRITICS = "choice([32,32],[64,64],[128,128],[256,256])"
+
+RATE_KEY, FOLLOWING = "agent.learning_rate", "agent.desired_kl"
+"""One of these is searched."""
 
 ON_POLICY = {
-    "agent.learning_rate": RATE,
+    RATE_KEY: RATE,
     "agent.gamma": GAMMA,
     "agent.gae_lambda": "choice(0.8,0.9,0.95,0.98)",
     "agent.entropy_coef": "tag(log,interval(1e-5,3e-2))",
@@ -19,19 +26,22 @@ ON_POLICY = {
     "agent.network.activation": "choice(tanh,relu)",
 }
 OFF_POLICY = {
-    "agent.learning_rate": RATE,
+    RATE_KEY: RATE,
     "agent.gamma": GAMMA,
     "agent.n_step": "choice(1,3,5)",
     "agent.batch_size": "choice(64,128,256,512)",
     "agent.network.hidden": UNITS,
 }
-ACTOR_CRITIC = OFF_POLICY | {"agent.actor_learning_rate": RATE, "agent.tau": "tag(log,interval(1e-3,5e-2))"}
+ACTOR_CRITIC = OFF_POLICY | {
+    "agent.network.hidden": UNITS_OF_CRITICS,
+    "agent.actor_learning_rate": RATE,
+    "agent.tau": "tag(log,interval(1e-3,5e-2))",
+}
 NOISE = {"agent.noise_std": "interval(0.05,0.5)"}
 
 SPACES: dict[str, dict[str, str]] = {
-    "a2c": ON_POLICY | {"agent.horizon": "choice(8,16,32,64)"},
-    "ppo": ON_POLICY
-    | {"agent.horizon": "choice(16,32,64,128,256)", "agent.epochs": "choice(4,10,20)", "agent.clip": "choice(0.1,0.2,0.3)"},
+    "a2c": ON_POLICY,
+    "ppo": ON_POLICY | {FOLLOWING: "tag(log,interval(3e-3,3e-2))"},
     "dqn": OFF_POLICY | {"agent.target_update_interval": "choice(50,250,1000)", "agent.exploration_fraction": "interval(0.05,0.5)"},
     "ddpg": ACTOR_CRITIC | NOISE,
     "td3": ACTOR_CRITIC | NOISE,
@@ -40,12 +50,28 @@ SPACES: dict[str, dict[str, str]] = {
 """Agent -> key -> its values, in Hydra's sweep syntax."""
 
 
-def default_space(agent: str, given: Sequence[str]) -> list[str]:
-    """Return the overrides that search the settings of an agent, without those that `given` sets. Raises UserError."""
-    if agent not in SPACES:
-        raise UserError(f"agent={agent}: tune has no search space of its own for it; name one, such as 'agent.learning_rate={RATE}'")
+def default_space(config: Config, given: Sequence[str]) -> list[str]:
+    """Return the overrides that search the settings of an agent, without those that `given` sets. Raises UserError.
+
+    What follows from the run is left to it, and what is off (null) stays so. Where the learning rate follows the policy, its aim is
+    searched in the place of the rate.
+    """
+    agent = config.agent
+    if agent.name not in SPACES:
+        raise UserError(f"agent={agent.name}: tune has no search space of its own for it; name one, such as '{RATE_KEY}={RATE}'")
     fixed = [override.partition("=")[0].lstrip("+") for override in given]
+    derived = {override.partition("=")[0] for override in config.origin.derived} - {RATE_KEY, FOLLOWING}
+    without = {*fixed, *derived, *([RATE_KEY] if getattr(agent, "desired_kl", None) is not None else [])}
     # agent.network=lstm and agent.network.module=... choose another network, whose sizes are those of its own settings.
     own_network = any(key in ("agent.network", "agent.network.module", "agent.network.type") for key in fixed)
-    free = {key: values for key, values in SPACES[agent].items() if key not in fixed}
+    free = {key: values for key, values in SPACES[agent.name].items() if key not in without and not _is_off(config, key, values)}
     return [f"{key}={values}" for key, values in free.items() if not (own_network and key.startswith("agent.network."))]
+
+
+def value_of(config: Config, key: str) -> object:
+    """Return the value of a key of a config."""
+    return reduce(getattr, key.split("."), config)
+
+
+def _is_off(config: Config, key: str, values: str) -> bool:
+    return value_of(config, key) is None and "null" not in values

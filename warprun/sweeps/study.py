@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import optuna
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, RangeSweep, Sweep
 from omegaconf import OmegaConf
@@ -23,6 +24,7 @@ from sqlalchemy.engine import URL
 
 from warprun.config.compose import derived
 from warprun.config.overrides import GROUPS, rewrite, searched
+from warprun.config.schema import Config
 from warprun.errors import UserError, require, shown
 from warprun.files import write_atomic
 from warprun.runs import rundir, signals
@@ -30,6 +32,7 @@ from warprun.runs.summary import measured
 from warprun.sweeps.launch import TuneSettings
 from warprun.sweeps.local import DRAW_S, LOOK_S, Pool, View
 from warprun.sweeps.plan import Job, Plan
+from warprun.sweeps.spaces import value_of
 from warprun.sweeps.table import Board, evaluations, state_of
 
 LOG = "log"
@@ -49,6 +52,13 @@ class Space(NamedTuple):
     """Key -> distribution of its values."""
     text: dict[str, str]
     """Key -> its value or range as the user wrote it."""
+    first: Mapping[str, float | int | str]
+    """Key -> its value in the first trial; keys that it lacks are drawn."""
+
+    def beginning_with(self, config: Config) -> Self:
+        """Return the space with a first trial that has the values of a config, as far as the ranges have them."""
+        found = {key: _among(self.distributions[key], value_of(config, key)) for key in self.distributions}
+        return self._replace(first={key: values[0] for key, values in found.items() if values})
 
     def overrides(self, values: Mapping[str, object]) -> list[str]:
         """Return the overrides of a trial with these values."""
@@ -71,7 +81,15 @@ def read_space(overrides: Sequence[str]) -> Space:
     for key, (given, values) in space.items():
         distributions[key] = _distribution(given, values)
         text[key] = given.partition("=")[2]
-    return Space(fixed, distributions, text)
+    return Space(fixed, distributions, text, {})
+
+
+def _among(distribution: BaseDistribution, value: object) -> list[float | int | str]:
+    """Return the values of a distribution that are `value`, which choices have as text; there may be none."""
+    if isinstance(distribution, CategoricalDistribution):
+        return [str(choice) for choice in distribution.choices if yaml.safe_load(str(choice)) == value]
+    assert isinstance(distribution, FloatDistribution) and isinstance(value, int | float)
+    return [value] if distribution.low <= value <= distribution.high else []
 
 
 def _distribution(given: str, values: Sweep | list[str]) -> BaseDistribution:
@@ -161,6 +179,8 @@ class Study:
         for number in sorted(self._open):
             self._plan_job(number)
         self._unstarted = sorted(self._open)
+        if begun == 0 and space.first:
+            self._study.enqueue_trial(dict(space.first))
 
     def next(self) -> Job | None:
         """Return the job that starts next: one of an interrupted trial, or of a new one; None if there are enough."""
