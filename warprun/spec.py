@@ -374,7 +374,7 @@ def _bound(bound: float | tuple[float, ...]) -> object:
 
 
 def _group(data: Mapping[str, Any]) -> GroupSpec:
-    leaves = data.get("leaves", False)  # runs of before 2026-11-23 lack it
+    leaves = data["leaves"]
     if not isinstance(data["masked"], bool) or not isinstance(leaves, bool):
         raise TypeError("masked and leaves must be true or false")
     action = data["action"]
@@ -385,7 +385,7 @@ def _group(data: Mapping[str, Any]) -> GroupSpec:
         space = MultiDiscrete(tuple(action["multi_discrete"]))
     else:
         space = Box(action["box"], _from_bound(action["low"], -math.inf), _from_bound(action["high"], math.inf))
-    fields = (Field(first, tuple(shape), last, kind) for first, shape, last, kind in data.get("fields", []))  # as `leaves`
+    fields = (Field(first, tuple(shape), last, kind) for first, shape, last, kind in data.get("fields", []))  # runs of 1.0.0 lack them
     return GroupSpec(data["name"], data["size"], Box(data["observation"], fields=tuple(fields)), space, data["masked"], leaves)
 
 

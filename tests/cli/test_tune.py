@@ -23,7 +23,7 @@ def test_the_best_trial_is_named_and_its_settings_are_an_experiment(fake, capsys
     assert cli.run(["tune", *SEARCH, "trials=6", "launcher.workers=2", "sweep_dir=s"]) == 0
     told = capsys.readouterr().out
     jobs = plan.read(fake / "s").jobs
-    seeds = [int(job.overrides[2].removeprefix("seed=")) for job in jobs]
+    seeds = [int(word.removeprefix("seed=")) for job in jobs for word in job.overrides if word.startswith("seed=")]
     assert len(seeds) == 6 and max(seeds) > min(seeds)
     best = jobs[seeds.index(max(seeds))]
     assert f"best: trial {best.number}, return {max(seeds)}.00 ± 0.25" in told

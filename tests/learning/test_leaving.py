@@ -1,13 +1,14 @@
 """A2C and PPO where actors leave episodes before they end: gradients, statistics and targets without the rows of those who have left."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from tests.agents import build
-from warprun.algorithms import agent_names
+from warprun.algorithms import agent_names, config_class
 from warprun.algorithms.a2c import a2c_loss
 from warprun.algorithms.ppo import ppo_loss
 from warprun.config.checks import check_requirements
@@ -183,6 +184,8 @@ def test_agents_that_replay_transitions_are_refused() -> None:
     for name in agent_names():
         if name in ("a2c", "ppo"):
             check_requirements(name, SPEC)
-        elif name == "dqn":
-            with pytest.raises(UserError, match=r"agent=dqn does not support actors that leave .*; agents that can: a2c, ppo"):
-                check_requirements(name, SPEC)
+        else:
+            (space,) = config_class(name).requirements.spaces
+            group = replace(SPEC.groups[0], action=Discrete(3) if space is Discrete else Box(2, low=-1.0, high=1.0))
+            with pytest.raises(UserError, match=rf"agent={name} does not support actors that leave .*; agents that can: a2c, ppo"):
+                check_requirements(name, replace(SPEC, groups=(group,)))

@@ -104,6 +104,25 @@ def test_nstep_returns_are_the_golden_ones(form: type[Replay], n: int, g: int, g
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_a_rollout_that_does_not_continue_the_last_one_cuts_its_episodes_off(form: type[Replay]) -> None:
+    """As when a run continues, and its environments cannot: returns of 3 steps end where the first rollout ended."""
+    env = single(Discrete(2))
+    replay = make(env, 2, form, n_step=3, gamma=0.5, capacity=12)
+    for begin in (0, 4, 8):
+        taken = allocate(env.spec, 2, 2, CPU)
+        group = taken.groups["one"]
+        group.reward.fill_(1.0)
+        group.obs[:, :, 0, 0] = torch.arange(begin, begin + 3.0)[:, None]
+        taken.terminated[1, 1] = begin == 0
+        taken.continues.fill_(begin != 4)
+        store(replay, taken)
+    found = everything(replay)
+    assert found.reward.view(6, 2)[:4].tolist() == [[1.5, 1.5], [1.0, 1.0], [1.75, 1.75], [1.75, 1.75]]
+    assert found.discount.view(6, 2)[:2].tolist() == [[0.25, 0.0], [0.5, 0.0]]
+    assert found.next_obs.view(6, 2)[:2, 0].tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_priorities_are_the_golden_ones(form: type[Replay], golden: Golden) -> None:
     g = golden("per")
     count = len(g["td_error"])

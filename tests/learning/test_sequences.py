@@ -262,7 +262,8 @@ def test_settings_know_the_sizes(settings: dict[str, Any], more: dict[str, Any])
     assert learner.carry == (learner.policy.memory.carry if learner.policy.memory else 0)
     if not more:
         (sizes,) = learner.config.trained_networks(maze().spec.groups[0])
-        assert agent.n_parameters == learner.config.network.parameters(*sizes)
+        trained = sum(each.parameters.numel() for each in learner.trained.values())
+        assert trained == learner.config.network.parameters(*sizes)
 
 
 @pytest.mark.parametrize(

@@ -227,9 +227,6 @@ REFUSED = {
     "agent.network.module=./nets/normed.py": "agent.network.module='./nets/normed.py': give FILE.py:CLASS or MODULE:CLASS",
     "agent.network.module=os.path:": "agent.network.module='os.path:': give FILE.py:CLASS or MODULE:CLASS",
     "agent.network.kwargs.width=3": "agent.network.kwargs.width: arguments are for a network of your own; add agent.network.module=",
-    "agent.network.name=my:Net": "agent.network.name is now agent.network.module",
-    "agent.network.options.width=3": "agent.network.options is now agent.network.kwargs",
-    "agent.groups.agent.network.name=my:Net": "agent.groups.agent.network.name is now agent.groups.agent.network.module",
 }
 
 

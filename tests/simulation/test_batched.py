@@ -161,6 +161,18 @@ def test_pictures_of_gymnasiums_spaces(dtype: Any) -> None:
         np.testing.assert_array_equal(rows.numpy(), expected)
 
 
+@pytest.mark.parametrize(("kind", "told"), [(torch.int32, "images of the dtype int32"), (torch.float32, "that are not from 0 to 1")])
+def test_pictures_of_other_numbers_are_refused(kind: torch.dtype, told: str) -> None:
+    spaces = pytest.importorskip("gymnasium.spaces")
+
+    class Others(Pictures):
+        def observe(self) -> Any:
+            return super().observe().to(kind)
+
+    with pytest.raises(UserError, match=told), simulator(Others, space=spaces.Box(0, 255, (3, 4, 2), np.uint8)):
+        pass
+
+
 @pytest.mark.parametrize("box", [Box((2, 3, 4)), Box(24, fields=(Field(0, (2, 3, 4), channels_last=True),)), Box(24)])
 def test_an_array_has_the_shape_of_its_field(box: Box) -> None:
     class Made(Walkers):
@@ -301,6 +313,16 @@ def test_numbers_that_are_not_finite_are_found() -> None:
     with simulator(Pushes) as made:
         made.collect(policy)
         assert str(made.fault()).startswith("environment 1 of walk was given an action of nan by the policy at step 3")
+
+
+@pytest.mark.parametrize("kind", [Saves, Forgets])
+def test_a_rollout_says_whether_it_continues_the_last_one(kind: type) -> None:
+    with simulator(kind) as first, simulator(kind) as second:
+        assert [bool(first.collect(act).continues) for _ in range(3)] == [False, True, True]
+        saved = {name: tensor.clone() for name, tensor in first.state().items()}
+        for name, tensor in second.state().items():
+            tensor.copy_(saved[name])
+        assert [bool(second.collect(act).continues) for _ in range(2)] == [kind is Saves, True]
 
 
 # Runs ------------------------------------------------------------------------------------------------------------------------

@@ -106,8 +106,17 @@ def test_states_and_time_left(tmp_path):
     assert board.states[1].env_steps == 60 and board.states[1].returned == 9.0
     assert table.evaluations(going, None) == [(60, 9.0)]
     assert "475.123 ± 0.012" in board.line(done)
-    (going.run / "metrics.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    board.refresh()
+    both = {"train/return": 7.0, "eval/return": 9.0, "eval/return_stderr": 0.5}
+    for row, status, shown in (
+        (both, {"eval": 8.0, "eval_stderr": 0.8}, (9.0, 0.5)),
+        (rows[0], {"eval": 8.0, "eval_stderr": 0.8}, (8.0, 0.8)),
+        ({"train/a/return": 7.0, "eval/a/return": 1.0, "eval/b/return": 2.0}, {"eval": 2.0, "eval_stderr": 0.8}, (2.0, 0.8)),
+        (rows[0], {}, (7.0, None)),
+    ):
+        rundir.write_status(going.run, {"state": "running"} | status)
+        (going.run / "metrics.jsonl").write_text(json.dumps({"env_steps": 50, "wall_s": 2.0, "train/progress": 0.25} | row) + "\n")
+        board.refresh()
+        assert (board.states[1].returned, board.states[1].stderr) == shown
     assert board.states[1].left_s == pytest.approx(6.0)
     # 6 s of the running job and 8 s, the mean of what is known, of the waiting one.
     assert board.title() == "1 of 4 jobs finished, 1 running, 1 killed, 1 waiting, about 14 s left"

@@ -232,7 +232,7 @@ class SACConfig(OffPolicyConfig):
 
     acting: ClassVar[str] = "warprun.algorithms.acting:squashed"
     policies: ClassVar[PolicyKind] = "squashed"
-    requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True)
+    requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True, leaving=False)
 
     name: str = "sac"
     """Name of the agent."""

@@ -18,6 +18,7 @@ from rich.live import Live
 from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
+from warprun.config.cadence import AUTO as AUTOMATIC
 from warprun.config.compositions import Compositions
 from warprun.config.overrides import AUTO, MAX_RUNS, MAX_RUNS_EVER, refuse_plus, runs, searched
 from warprun.config.schema import Config, is_open
@@ -108,11 +109,8 @@ def _settle(board: Board) -> None:
 
 def _devices(found: Plan) -> set[str]:
     """Return the devices that the jobs of a plan name; those of others may be any."""
-    return {_last(job, "device").partition("=")[2] or "auto" for job in found.jobs}
-
-
-def _last(job: Job, key: str) -> str:
-    return next((override for override in reversed(job.overrides) if override.startswith(f"{key}=")), "")
+    named = [[override for override in job.overrides if override.startswith("device=")] for job in found.jobs]
+    return {each[-1].partition("=")[2] if each else "auto" for each in named}
 
 
 def run_here(board: Board, todo: Sequence[Job], pool: Pool) -> int:
@@ -218,6 +216,8 @@ def held(found: Plan, first: Config) -> Iterator[None]:
         lock.release()
 
 
+EVERY = "10%"
+"""Interval between evaluations of a trial: one that followed from its settings would compare trials at different parts of their run."""
 SHORT = ("trials", "minutes", "pruner", "sampler", "members")
 """Settings that need no `tune.` before them."""
 
@@ -240,6 +240,8 @@ def tune(arguments: Sequence[str]) -> int:
         raise UserError(f"tune needs Optuna ({one_line(error)}): pip install 'warprun[tune]'") from None
     space, settings = _space(given), launch.tune
     configs = checked_runs(space.corners())
+    if configs[0].eval.every == AUTOMATIC and settings.sampler != "pbt":
+        space = space._replace(fixed=[*space.fixed, f"eval.every={EVERY}"])
     in_rounds = {"tune.sampler": "pbt", "tune.members": str(settings.members)} if settings.sampler == "pbt" else {}
     found = plan.studied(sweep_folder(launch, configs[0]), space.text | in_rounds, launch.trust)
     with held(found, configs[0]):

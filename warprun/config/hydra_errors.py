@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, Node, OmegaConf
+from omegaconf import Node, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from warprun.config.overrides import GROUPS
 from warprun.config.registry import options
 from warprun.errors import UserError, nearest, similar
-from warprun.learning.renamed import new_name
 
 
 @contextmanager
@@ -39,9 +38,8 @@ def _explain(error: Exception) -> str:
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
         file = re.match(r"In '([\w/.]+)'", str(error))
         where = f"in {file[1]}.yaml: " if file and "/" in file[1] else ""
-        key, beside = str(cause.full_key), cause.parent_node
-        new = new_name(key, beside if isinstance(beside, DictConfig) else ())
-        return f"{where}{key} is now {new}" if new else f"{where}unknown key {key!r}{_nearest_key(key, beside)}"
+        key = str(cause.full_key)
+        return f"{where}unknown key {key!r}{_nearest_key(key, cause.parent_node)}"
     if cause is not None and cause.full_key:
         return _refused_value(str(cause.full_key), _first_line(cause))
     if "Ambiguous value" in str(error):

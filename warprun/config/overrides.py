@@ -22,7 +22,6 @@ from warprun.config.registry import options
 from warprun.config.schema import MAX_DEPTH, EnvConfig
 from warprun.errors import UserError, shown
 from warprun.learning.network_settings import ENCODERS
-from warprun.learning.renamed import RENAMED
 
 MAX_CHARACTERS = 5_000
 """Of all overrides together."""
@@ -175,7 +174,7 @@ _ENCODERS = ("cnn", *ENCODERS)
 _CNN = re.compile(r"\bcnn\b")
 _OPTION = re.compile(r"env\.\w+")
 _BELOW_FREE = tuple(f"{parent}." for parent in FREE)
-_ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)} | {key.removeprefix("env.") for key in RENAMED if key.startswith("env.")}
+_ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)}
 """Any other key below `env` is an option of the environment."""
 _SCIENTIFIC = re.compile(r"(?:^|(?<=[\[({,:\s]))\d+(?:\.\d*)?[eE]\+?\d{1,2}(?=$|[\])},\s])")
 """A number such as 1e3 that is a whole value or a whole item of a list, and not a part of a file name."""

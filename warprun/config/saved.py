@@ -10,7 +10,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from warprun.algorithms import config_class
 from warprun.errors import UserError, printable
-from warprun.learning.renamed import with_new_keys
 from warprun.learning.settings import AgentConfig
 
 UNFIT = "the saved config does not fit this version of warprun"
@@ -34,7 +33,7 @@ def fitted(schema: DictConfig, saved: Mapping[str, object]) -> object:
     Their values are not checked. Raises UserError.
     """
     try:
-        return OmegaConf.to_object(OmegaConf.merge(schema, with_new_keys(saved, schema)))
+        return OmegaConf.to_object(OmegaConf.merge(schema, saved))
     except (OmegaConfBaseException, ValueError, TypeError, OverflowError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{UNFIT}: {printable(reason)}") from error

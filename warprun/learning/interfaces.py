@@ -74,8 +74,6 @@ class Agent(Stateful, Protocol):
     kept: Mapping[str, int]
     """Groups whose activations of a fused rollout `update` takes instead of computing them again, and the rows of their network
     (`Trajectory.activations`)."""
-    n_parameters: int
-    """Numbers that are trained."""
     learning_starts: int
     """Environment steps before the first gradient step."""
 

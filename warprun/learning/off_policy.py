@@ -263,11 +263,6 @@ class OffPolicyAgent(Generic[C]):
         """Return None: batches are drawn from replay memory, and their number depends on `utd_ratio`."""
         return None
 
-    @property
-    def n_parameters(self) -> int:
-        """Number of trained parameters, without target networks."""
-        return sum(trained.parameters.numel() for learner in self.learners for trained in learner.trained.values())
-
     def act(self, trajectory: Trajectory, row: int) -> None:
         """Write the values of actions, or the actions, to every group's `policy_output` for the observations of row `row`."""
         for learner, acting in zip(self.learners, self._acting, strict=True):

@@ -56,7 +56,7 @@ class OffPolicyConfig:
     """What makes the network that acts, see `AgentConfig`."""
     policies: ClassVar[PolicyKind] = "explored"
     """Networks give values or actions, around which actions are explored."""
-    requirements: ClassVar[Requirements] = Requirements()
+    requirements: ClassVar[Requirements] = Requirements(leaving=False)
     """What the agent needs of the groups that it acts for."""
 
     name: str = ""

@@ -237,11 +237,6 @@ class OnPolicyAgent(ABC, Generic[C]):
         self.device_work = DeviceWork(learn=captured(self.learn, context, type(self)))
 
     @property
-    def n_parameters(self) -> int:
-        """Numbers that are trained."""
-        return sum(learner.policy.parameters.numel() for learner in self.learners)
-
-    @property
     def learning_starts(self) -> int:
         """Environment steps before the first gradient step: none."""
         return 0

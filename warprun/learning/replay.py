@@ -175,9 +175,13 @@ class Replay:
         ring, tree, place = self.ring, self.tree, self.place
         step = place.steps - trajectory.horizon + t
         first = step * place.actors % place.rows
+        continues = trajectory.continues
         if len(place.newest):
-            continues = trajectory.continues
             self._link(step, trajectory.source, continues if t == 0 else torch.ones_like(continues))
+        elif t == 0:
+            before = (step - 1) * place.actors % place.rows + torch.arange(place.actors, device=ring.reward.device)
+            ends = ring.ends[before]
+            ring.ends[before] = torch.where((ends == GOES_ON) & ~continues, TRUNCATED, ends)  # its next observation is there already
         rows = first + torch.arange(place.actors, device=ring.reward.device)
         truncated = trajectory.truncated[t]
         slot = trajectory.final_slot()[t].view(1, -1, 1, 1).expand(1, *group.obs.shape[1:])

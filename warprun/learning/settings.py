@@ -17,7 +17,6 @@ from warprun.learning import byte_counts
 from warprun.learning.byte_counts import AgentMemory, RunSizes
 from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.plan import Fusion
-from warprun.learning.renamed import new_name
 from warprun.learning.setting_checks import at_least, below_one, not_negative, one_of, positive, within
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Spec
 
@@ -353,10 +352,6 @@ def _check_keys(settings: object, overrides: object, key: str) -> None:
     if not isinstance(overrides, Mapping):
         raise UserError(f"{key}={overrides!r}: give settings, such as {key}.{known[0]}=...")
     for name, value in overrides.items():
-        setting = key.split(".", 3)[3:]  # below agent.groups.GROUP
-        new = None if name in known else new_name(".".join(["agent", *setting, str(name)]), known)
-        if new:
-            raise UserError(f"{key}.{name} is now {key}.{new.rpartition('.')[2]}")
         if name not in known:
             raise UserError(f"{key}.{name}: there is no such setting; {did_you_mean(name, known)}")
         if is_dataclass(getattr(settings, name)):

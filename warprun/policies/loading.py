@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from warprun.config.saved import agent_settings
-from warprun.errors import UserError, did_you_mean, shown, typed
+from warprun.errors import UserError, did_you_mean, shown
 from warprun.learning.acting import Acting
 from warprun.learning.settings import AgentConfig, check_groups, check_settings, group_config
 from warprun.policies.policy import GroupPolicy, Policy
@@ -49,13 +49,8 @@ def load(
 
 
 def _spec(saved: checkpoints.Loaded) -> Spec:
-    if "spec" not in saved.meta:
-        raise UserError(
-            f"{saved.path} is of an earlier version of warprun and does not say which spaces the environment has; "
-            f"continue the run (resume={typed(saved.path.parents[1])}, with a larger total_steps), which saves a checkpoint that does"
-        )
     try:
-        return from_data(saved.meta["spec"])
+        return from_data(saved.meta.get("spec"))
     except ValueError as error:
         raise UserError(f"{saved.path}: {error}") from None
 

@@ -126,15 +126,11 @@ def _read(folder: Path, unfinished: bool) -> Run:
     throughput = float(np.median(speeds)) if speeds else np.nan
     began_s = _began_s(rows[0], throughput)
     rows = [row | {"wall_s": max(0.0, row["wall_s"] - began_s)} for row in rows]
-    # Records of older runs repeat the last evaluation; only that of a new evaluation has its duration.
-    evaluations = _curve([row for row in rows if "perf/eval_ms" in row], f"eval/{name}")
-    return Run(folder, settings, state, evaluations, _curve(rows, f"train/{name}"), throughput)
+    return Run(folder, settings, state, _curve(rows, f"eval/{name}"), _curve(rows, f"train/{name}"), throughput)
 
 
 def _is_read(tag: str) -> bool:
-    return tag in ("env_steps", "wall_s", "perf/env_steps_per_s", "perf/eval_ms") or (
-        tag.startswith(("train/", "eval/")) and tag.endswith("return")
-    )
+    return tag in ("env_steps", "wall_s", "perf/env_steps_per_s") or (tag.startswith(("train/", "eval/")) and tag.endswith("return"))
 
 
 def _began_s(first: Mapping[str, float], throughput: float) -> float:

@@ -31,9 +31,7 @@ from warprun.run_folder import LINES, MANIFEST
 from warprun.spec import GroupSpec
 
 FORMAT = 4
-"""Version of the format. Agents of earlier formats can be evaluated; their runs cannot be resumed: in format 3 sums of rewards were one
-number each, and format 2 stored the agent only, without `agent/` before the names."""
-AGENT_ONLY = 2
+"""Version of the format."""
 MAX_HEADER_BYTES = 16 << 20
 LAST, BEST = LINES["last"], LINES["best"]
 """Folders of a run: the newest checkpoints, and the one with the best evaluation."""
@@ -47,7 +45,7 @@ class Meta(TypedDict, total=False):
     run: dict[str, object]
     """The position of the run, see `runs.position`; a checkpoint without it cannot be resumed."""
     spec: dict[str, object]
-    """The groups and spaces of the environment, see `spec.to_data`; a policy of a checkpoint without it cannot be loaded."""
+    """The groups and spaces of the environment, see `spec.to_data`."""
 
 
 class Entry(NamedTuple):
@@ -237,12 +235,9 @@ def _open(path: Path, entry: Entry | None) -> Loaded:
             raise TypeError("the header has other types")
     except (*BROKEN, AttributeError):
         raise _DamagedError("is damaged: it is not a checkpoint") from None
-    if version not in range(AGENT_ONLY, FORMAT + 1):
-        raise _DamagedError(f"has format {version!s:.20} of another version of warprun; this version reads format {FORMAT}")
     if version != FORMAT:
-        meta.pop("run", None)
-    before = "agent/" if version == AGENT_ONLY else ""
-    named = {before + name.removeprefix("tensor/"): info for name, info in infos.items()}
+        raise _DamagedError(f"has format {version!s:.20} of another version of warprun; this version reads format {FORMAT}")
+    named = {name.removeprefix("tensor/"): info for name, info in infos.items()}
     return Loaded(env_steps, _Tensors(path, archive, named), Meta(**meta), path)  # type: ignore[typeddict-item]
 
 

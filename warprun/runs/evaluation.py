@@ -42,7 +42,7 @@ class Evaluation:
     unfinished: int | None
     """Number of episodes that were cut after `eval.max_steps` steps; their returns are partial sums. None with a time limit."""
     resets_on_nan: int | None
-    """Number of resets because of a fault; an episode counts up to its fault. None unless `env.on_nan=reset`."""
+    """Number of resets because of a fault while the evaluation ran; an episode counts up to its fault. None unless `env.on_nan=reset`."""
 
     def stderr(self, group: str) -> float:
         """Return the standard error of a group's mean return; NaN for one episode."""

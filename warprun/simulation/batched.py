@@ -83,6 +83,8 @@ class BatchedSimulator:
         """`steps` as this object has counted them; if they differ, a state was restored."""
         self._row = 0
         """Row of the trajectory with the current observations."""
+        self._anew = True
+        """Whether all episodes have begun since the last rollout."""
         self._stepping = False
         """Whether a step is being taken, which `steps` does not count yet."""
 
@@ -118,7 +120,7 @@ class BatchedSimulator:
         """Begin an episode in every environment, its observation in row 0. Raises TrainingFailed."""
         self._resets.value += 1
         self._begin()
-        self._row, self._known = 0, self.steps
+        self._row, self._known, self._anew = 0, self.steps, True
         self._clock.zero_()
         self._returns.zero_()
         self.trajectory.forget()
@@ -129,6 +131,8 @@ class BatchedSimulator:
         """Take `horizon` steps with sampled actions, or the most probable ones, and return `trajectory`. Raises TrainingFailed."""
         self._continue()
         taken = self.trajectory
+        taken.continues.fill_(not self._anew)
+        self._anew = False
         self._cuts.zero_()
         for row in range(taken.horizon):
             act(taken, row)
@@ -298,6 +302,9 @@ class BatchedSimulator:
             wanted = "booleans" if truth else "real numbers"
             dtype = str(tensor.dtype).removeprefix("torch.")
             raise self._wrong(method, f"returned {name} of the dtype {dtype}; they must be {wanted}")
+        if observed and self._image and not (tensor.dtype == torch.uint8 or tensor.is_floating_point()):
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise self._wrong(method, f"returned images of the dtype {dtype}; they must be uint8, or real numbers from 0 to 1")
         if tensor.device != self._obs.device:
             where = f"{name} on {tensor.device}, and the run computes on {self._obs.device}"
             raise self._wrong(method, f"returned {where}: make the arrays there, or write device=cpu")
@@ -322,7 +329,7 @@ class BatchedSimulator:
             self._carry_over()
         elif self.environment.resumes:
             self._load(self._leaves)
-            self._known, self._row = self.steps, 0
+            self._known, self._row, self._anew = self.steps, 0, False
         else:
             self.reset()
 
@@ -376,6 +383,8 @@ class BatchedSimulator:
         self._leaves = self._save() if self.environment.resumes else []
         spare = torch.empty_like(self._obs[0])
         first = [part.clone() for part in self._tried(spare)]
+        if self._image and not bool(((first[0] >= 0.0) & (first[0] <= 1.0)).all()):
+            raise self._wrong("step", "returned images with real numbers that are not from 0 to 1; return uint8 for 0 to 255")
         if self.environment.resumes:
             self._stepping = False
             self._load(self._leaves)

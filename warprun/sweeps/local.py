@@ -37,9 +37,8 @@ DRAW_S = 1.0
 class View:
     """The view of running jobs: a table that changes in a terminal, else a line for every job that ends."""
 
-    def __init__(self, board: Board, workers: int) -> None:
+    def __init__(self, board: Board) -> None:
         self._board = board
-        self._workers = workers
         self._console = table_console(200)
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal else None
         self._next_s = 0.0
@@ -91,7 +90,7 @@ def rows_of(console: PlainConsole) -> int:
 def run(board: Board, jobs: Sequence[Job], pool: Pool) -> None:
     """Train jobs until all have ended. After a signal all running ones save a checkpoint; then KeyboardInterrupt is raised."""
     waiting, stopped = deque(jobs), False
-    with View(board, pool.size).open() as view, signals.flagged(), signals.requests.deferred():
+    with View(board).open() as view, signals.flagged(), signals.requests.deferred():
         while waiting or pool.running:
             for job in pool.ended():
                 view.ended(job)

@@ -291,7 +291,7 @@ def run(study: Search, board: Board, pool: Pool, minutes: float = math.inf) -> N
     After a signal all running ones save a checkpoint; then KeyboardInterrupt is raised.
     """
     stopped, next_s, end_s = False, 0.0, time.monotonic() + 60.0 * minutes
-    with View(board, pool.size).open() as view, signals.flagged(), signals.requests.deferred():
+    with View(board).open() as view, signals.flagged(), signals.requests.deferred():
         while True:
             for job in pool.ended():
                 study.ended(job)

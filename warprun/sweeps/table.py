@@ -187,15 +187,21 @@ def state_of(job: Job) -> State:
     state = str(status.get("state", WAITING))
     ran = rundir.read_status(job.run)
     last = {} if state in (WAITING, *rundir.ENDED) else last_row(job.run / JsonLines.name)
-    returned = next((value for value in (_number(ran, "eval"), _number(ran, "train")) if value is not None), None)
-    recorded = [last[tag] for tag in last if tag.startswith(("eval/", "train/")) and tag.endswith("/return")]
+    # Of several groups status.json alone says which one counts.
+    known = (
+        (_number(last, "eval/return"), _number(last, "eval/return_stderr")),
+        (_number(ran, "eval"), _number(ran, "eval_stderr")),
+        (_number(last, "train/return"), None),
+        (_number(ran, "train"), None),
+    )
+    returned, stderr = next((each for each in known if each[0] is not None), (None, None))
     return State(
         state,
         str(status.get("error", "") or ""),
         _whole(last, "env_steps") or _whole(ran, "env_steps"),
         _number(last, "wall_s") or _number(ran, "wall_s"),
-        recorded[0] if recorded and state == "running" else returned,
-        _number(ran, "eval_stderr"),
+        returned,
+        stderr,
         1.0 if state in rundir.ENDED else _number(last, "train/progress"),
         _whole(status, "attempts") or 0,
     )

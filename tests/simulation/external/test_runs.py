@@ -72,8 +72,9 @@ def test_a_restored_simulator_begins_other_episodes() -> None:
         for name, tensor in second.state().items():
             tensor.copy_(saved[name])
         taken = second.collect(act)
-        assert second.steps == 2 * taken.horizon
+        assert not taken.continues and second.steps == 2 * taken.horizon
         assert not torch.equal(taken.groups["agent"].obs[0], began)
+        assert second.collect(act).continues
 
 
 def test_masks_forbid_actions(folder: Path) -> None:

@@ -65,6 +65,8 @@ class ExternalSimulator:
         """`steps` as this object has counted them; if they differ, a state was restored."""
         self._row = 0
         """Row of the trajectory with the current observations."""
+        self._anew = True
+        """Whether all episodes have begun since the last rollout."""
         self._fault: Fault | None = None
         self._closed = False
 
@@ -88,7 +90,7 @@ class ExternalSimulator:
         seeds = (derived_seed(self._seed, "environment", self._first_env + n, self._resets.value) % SEEDS for n in range(self.n_envs))
         self.arrays["seed"][:] = np.fromiter(seeds, np.int64)
         self._run(RESET)
-        self._row, self._known = 0, self.steps
+        self._row, self._known, self._anew = 0, self.steps, True
         self._publish(None, 0)
         self.trajectory.forget()
         self._sampler.forget(torch.ones(self.n_envs, dtype=torch.bool, device=self.device.torch))
@@ -100,6 +102,8 @@ class ExternalSimulator:
         """
         self._continue()
         taken = self.trajectory
+        taken.continues.fill_(not self._anew)
+        self._anew = False
         for row in range(taken.horizon):
             act(taken, row)
             self._sampler.draw(row, self.steps, greedy)
@@ -202,7 +206,7 @@ class ExternalSimulator:
             self._carry_over()
         elif self.environment.state and self._steppers is not None:
             self._run(LOAD)
-            self._known, self._row = self.steps, 0
+            self._known, self._row, self._anew = self.steps, 0, False
         else:
             self.reset()
 

@@ -43,6 +43,9 @@ def store_step(part, ring, tree, place, rollout):
         if before >= 0 and step - before < kept and (t > 0 or continues[()]):
             place.following[before % kept] = step % kept
         place.newest[source[()]] = step
+    elif t == 0 and not continues[()]:
+        for row in range((step - 1) * place.actors % place.rows, (step - 1) * place.actors % place.rows + place.actors):
+            ring.ends[row] = TRUNCATED if ring.ends[row] == GOES_ON else ring.ends[row]
     for n in range(n_envs):
         slot = 0
         if truncated[t, n]:
