@@ -13,10 +13,9 @@ from studies import STUDIES
 from study import Run, runs_of
 
 Raw = dict[str, Any]
-"""Numbers by file: reproduce, results, testbed, population."""
+"""Numbers by file, see `reproduce.raw`."""
 REPRODUCED, IN_KIND, CONTRADICTED = "reproduced", "reproduced in kind", "contradicted"
 UNDECIDED, UNTESTABLE, NOT_YET = "undecided", "cannot be tested here", "not measured yet"
-VERDICTS = (REPRODUCED, IN_KIND, CONTRADICTED, UNDECIDED, UNTESTABLE, NOT_YET)
 LEAST = 5
 """Runs or rounds of an interval."""
 CAMPAIGN = "`python scripts/reproduce.py --only {}`: "

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from typing import Any, NamedTuple
 from common import DOCS, FIXED, ROOT, require, settings, table
 
 import warprun
+from warprun.errors import TrainingFailed
 
 KEPT = DOCS / "benchmarks" / "testbed.json"
 AS_KEPT = "device=cpu concurrency.threads=1 tuned=none total_steps=100000000 eval.every=3s checkpoint.best=false log.tensorboard=false"
@@ -110,10 +112,14 @@ Kept = dict[str, dict[str, Any]]
 
 
 def by_warprun(overrides: str) -> dict[str, Any]:
-    """Train a run in this process; return its numbers."""
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        result = warprun.train([*overrides.split(), f"run_dir={folder}/run"])
-    return {"solved": result.solved, "return": result.eval_return, "env_steps": result.env_steps, "wall_s": round(result.wall_s, 1)}
+    """Train a run in this process; return its numbers. One that fails, as when its networks diverge, has no return."""
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()) as told:
+        try:
+            result = warprun.train([*overrides.split(), f"run_dir={folder}/run"])
+        except TrainingFailed as failure:
+            return {"solved": False, "return": None, "failed": str(failure)}
+    found = {"solved": result.solved, "return": result.eval_return, "env_steps": result.env_steps, "wall_s": round(result.wall_s, 1)}
+    return found | {"notes": re.findall(r"^note(?: \d+)? +(.*?); try: ", told.getvalue(), re.MULTILINE)}
 
 
 def measure(run: str) -> dict[str, Any]:
@@ -143,8 +149,12 @@ def of_runs(task: Task, agent: str, n_envs: int, more: str, seconds: float, seed
 
 
 def cell(runs: list[dict[str, Any]]) -> str:
-    """Return how many runs are solved, of how many, and their mean return."""
-    return f"{sum(run['solved'] for run in runs)}/{len(runs)}, {statistics.mean(run['return'] for run in runs):.4g}" if runs else ""
+    """Return how many runs are solved, of how many, and their mean return, or that one has failed."""
+    if not runs:
+        return ""
+    returns = [run["return"] for run in runs]
+    mean = "failed" if None in returns else f"{statistics.mean(returns):.4g}"
+    return f"{sum(run['solved'] for run in runs)}/{len(runs)}, {mean}"
 
 
 class Columns(NamedTuple):
@@ -243,7 +253,7 @@ def main() -> None:
             if found := done.result():
                 kept |= found
                 KEPT.write_text(json.dumps(kept, indent=1) + "\n")
-                print(*running[done], cell(list(found.values())), [run["wall_s"] for run in found.values()], flush=True)
+                print(*running[done], cell(list(found.values())), [run.get("wall_s") for run in found.values()], flush=True)
     print(columns.table([line for name in chosen.only for line in rows_of(kept, name, columns)]))
 
 

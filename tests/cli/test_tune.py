@@ -70,7 +70,7 @@ def test_a_failed_trial_does_not_stop_the_others(fake, capsys):
         ("seed=1,2 launcher=slurm", "tune starts its trials on this machine"),
         ("seed=1,2 trials=0", "tune.trials=0 must be from 1"),
         ("seed=1,2 pruner=medain", "tune.pruner=medain is not one of median, asha, none; did you mean 'median'?"),
-        ("n_envs=auto tuned=none", "n_envs=auto: what is searched depends on the number"),
+        ("n_envs=auto tuned=none", "n_envs=auto: the settings that follow from the run are not known yet"),
         ("seed=1,2 run_dir=x", "the runs of a sweep lie in sweep_dir"),
     ],
 )
@@ -121,6 +121,20 @@ def test_the_first_trial_has_the_defaults(fake):
     first, second, _ = (compose(job.overrides) for job in plan.read(fake / "s").jobs)
     defaults = compose(["env=cartpole", "tuned=none", "agent.gamma=0.9"])
     assert first.agent == defaults.agent != second.agent
+
+
+def test_trials_evaluate_at_the_same_parts_of_a_run(fake):
+    for folder, given, every in (("a", [], "10%"), ("b", ["eval.every=5%"], "5%")):
+        assert cli.run(["tune", *SEARCH, *given, "trials=2", f"sweep_dir={folder}"]) == 0
+        assert {compose(job.overrides).eval.every for job in plan.read(fake / folder).jobs} == {every}
+        assert ("every: 5%" in (fake / folder / "best.yaml").read_text()) == (every == "5%") and "10%" not in Path(
+            folder, "best.yaml"
+        ).read_text()
+
+
+def test_members_of_a_population_keep_their_networks():
+    config = compose(["env=cartpole", "tuned=none"])
+    assert not any("network" in override for override in default_space(config, [], networks=False))
 
 
 def test_a_rate_that_follows_the_policy_is_searched_by_its_aim():

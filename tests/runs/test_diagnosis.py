@@ -112,24 +112,36 @@ def test_the_first_cause_comes_first_and_groups_have_their_own_settings() -> Non
     assert note.startswith("group own: ") and note.endswith("agent.groups.own.learning_rate=0.1")
 
 
-SHORT = words("agent=ppo n_envs=16 agent.horizon=32 agent.minibatches=4 total_steps=16384 log.every=5% agent.network.hidden=[8]")
+SHORT = words("n_envs=16 agent.horizon=32 total_steps=16384 log.every=5% agent.network.hidden=[8]")
 PLANTED_ENV = words("env=cartpole env.module=tests.environments.planted env.name=planted env.solved_at=1000")
+PENDULUM = "env=pendulum n_envs=16 total_steps=65536 log.every=5%"
 FAULTS = {
     "env.params.seen=0.0": "the policy sees nothing",
     "env.params.right=0.0": "rewards do not favor any action",
     "env.params.right=0.0 env.params.noise=1.0": "explains at most",
+    "env.params.right=0.01 env.params.noise=10.0 agent.gamma=1.0": "explains at most",
     "env.params.outliers=0.008": "of the observed numbers are clipped",
-    "agent.learning_rate=1e-9 agent.desired_kl=null": "KL divergence",
+    "agent.learning_rate=1e-9 agent.desired_kl=null": "KL divergence of",
+    "agent.max_grad_norm=1e-9 agent.optimizer.eps=1.0 agent.desired_kl=null": "KL divergence of",
+    "agent.clip=1e-6 agent.desired_kl=null": "KL divergence of",
+    "agent.learning_rate=1.0 agent.desired_kl=null": "it has stopped exploring",
+    "agent.learning_rate=0.3 agent.desired_kl=null agent.entropy_coef=0": "it has stopped exploring",
+    "agent.entropy_coef=10": "still prefers no action",
+    "agent=a2c agent.learning_rate=1e-9": "still prefers no action",
+    f"{PENDULUM} agent.network.log_std_init=5": "nearly all actions are cut off",
+    f"{PENDULUM} agent.network.log_std_init=-8": "the policy has stopped exploring",
+    "env=mountain_car agent=a2c n_envs=16 total_steps=65536 log.every=5%": "all episodes were cut at the time limit",
 }
+"""Overrides of a run that cannot learn, of the planted environment unless they name another -> what is said first."""
 
 
 @pytest.mark.by_default(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_named(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    warprun.train([*QUIET, *PLANTED_ENV, *SHORT, *fault.split()])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert FAULTS[fault] in shown
+    warprun.train([*QUIET, *([] if fault.startswith("env=") else [*PLANTED_ENV, *SHORT]), *fault.split()])
+    first = next(line for line in capsys.readouterr().out.splitlines() if "; try: " in line)
+    assert FAULTS[fault] in first
 
 
 @pytest.mark.by_default(0)
@@ -138,6 +150,5 @@ def test_a_healthy_run_gets_no_note(
     agent: str, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    short = [setting for setting in SHORT if agent == "ppo" or "minibatches" not in setting]
-    warprun.train([*QUIET, *PLANTED_ENV, *short, f"agent={agent}", f"total_steps={steps}"])
+    warprun.train([*QUIET, *PLANTED_ENV, *SHORT, f"agent={agent}", f"total_steps={steps}"])
     assert "try:" not in capsys.readouterr().out

@@ -27,7 +27,6 @@ from warprun.runs import rundir
 from warprun.runs.evaluation import Evaluation, Evaluator, evaluate_run
 from warprun.runs.opening import environment_modules, open_config
 
-ROOT = Path(__file__).parents[2]
 SMALL = [*gliders.SMALL, "total_steps=64", "env.time_limit=20"]
 TABLES = """
 class Tables(NamedTuple):

@@ -110,13 +110,17 @@ def test_states_and_time_left(tmp_path):
     for row, status, shown in (
         (both, {"eval": 8.0, "eval_stderr": 0.8}, (9.0, 0.5)),
         (rows[0], {"eval": 8.0, "eval_stderr": 0.8}, (8.0, 0.8)),
-        ({"train/a/return": 7.0, "eval/a/return": 1.0, "eval/b/return": 2.0}, {"eval": 2.0, "eval_stderr": 0.8}, (2.0, 0.8)),
         (rows[0], {}, (7.0, None)),
+        ({"train/a/return": 7.0, "eval/a/return": 1.0, "eval/b/return": 2.0}, {"eval": 2.0, "eval_stderr": 0.8}, (2.0, 0.8)),
     ):
         rundir.write_status(going.run, {"state": "running"} | status)
         (going.run / "metrics.jsonl").write_text(json.dumps({"env_steps": 50, "wall_s": 2.0, "train/progress": 0.25} | row) + "\n")
         board.refresh()
         assert (board.states[1].returned, board.states[1].stderr) == shown
+    between = [{"env_steps": 40, "wall_s": 1.5} | both, rows[0]]
+    (going.run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in between))
+    board.refresh()
+    assert (board.states[1].env_steps, board.states[1].returned, board.states[1].stderr) == (50, 9.0, 0.5)
     assert board.states[1].left_s == pytest.approx(6.0)
     # 6 s of the running job and 8 s, the mean of what is known, of the waiting one.
     assert board.title() == "1 of 4 jobs finished, 1 running, 1 killed, 1 waiting, about 14 s left"

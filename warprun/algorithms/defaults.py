@@ -63,9 +63,10 @@ def within(low: int, value: float, high: int) -> int:
 
 
 def horizon(run: Facts) -> int:
-    """Return 64 steps; more where a rollout has few rows, fewer where it has more than 65,536; at most a tenth of the run, at least 16.
+    """Return 64 steps; more where a rollout has few rows, fewer where it has more than 65,536; at most a tenth of the run.
 
-    Few are 8,192, and a 256th of the run where that is less, but not below 2,048. If steps are dear, so many as have 4,096 rows, or 8.
+    At least 16. Few are 8,192, and a 256th of the run where that is less, but not below 2,048. If steps are dear, as many as have 4,096
+    rows, and at least 8.
     """
     rows, least, most = (8192, 16, 64) if run.size.batched else (4096, 8, 8)
     few = within(2048, run.size.steps / 256, rows)

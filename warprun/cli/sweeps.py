@@ -216,8 +216,6 @@ def held(found: Plan, first: Config) -> Iterator[None]:
         lock.release()
 
 
-EVERY = "10%"
-"""Interval between evaluations of a trial: one that followed from its settings would compare trials at different parts of their run."""
 SHORT = ("trials", "minutes", "pruner", "sampler", "members")
 """Settings that need no `tune.` before them."""
 
@@ -238,10 +236,11 @@ def tune(arguments: Sequence[str]) -> int:
         from warprun.sweeps.study import Search
     except ImportError as error:
         raise UserError(f"tune needs Optuna ({one_line(error)}): pip install 'warprun[tune]'") from None
-    space, settings = _space(given), launch.tune
+    settings = launch.tune
+    space = _space(given, networks=settings.sampler != "pbt")  # a member goes on with the networks of another one
     configs = checked_runs(space.corners())
-    if configs[0].eval.every == AUTOMATIC and settings.sampler != "pbt":
-        space = space._replace(fixed=[*space.fixed, f"eval.every={EVERY}"])
+    if any(config.eval.every == AUTOMATIC for config in configs) and settings.sampler != "pbt":
+        space = space._replace(fixed=[*space.fixed, studies.EVERY_TENTH])
     in_rounds = {"tune.sampler": "pbt", "tune.members": str(settings.members)} if settings.sampler == "pbt" else {}
     found = plan.studied(sweep_folder(launch, configs[0]), space.text | in_rounds, launch.trust)
     with held(found, configs[0]):
@@ -267,16 +266,20 @@ def tune(arguments: Sequence[str]) -> int:
     return DONE if study.best else FAILED
 
 
-def _space(given: Sequence[str]) -> Space:
-    """Return what `given` searches; if that is nothing, the space of its agent, which begins with its own values. Raises UserError."""
+def _space(given: Sequence[str], networks: bool) -> Space:
+    """Return what `given` searches; if that is nothing, the space of its agent, which begins with its own values. Raises UserError.
+
+    `networks`: whether sizes of networks are part of that.
+    """
     from warprun.sweeps.study import read_space
 
     if searched(given)[1]:
         return read_space(given)
     (config,) = checked_runs([given])
-    if is_open(config):
-        raise UserError(f"{AUTO}: what is searched depends on the number of environments; write a number, or name what to search")
-    own = default_space(config, given)
+    if is_open(config) or config.concurrency.parallel.ranks_per_env > 1:
+        unknown = AUTO if is_open(config) else "concurrency.ranks_per_env"
+        raise UserError(f"{unknown}: the settings that follow from the run are not known yet, so name what to search")
+    own = default_space(config, given, networks)
     print("searching", *own, flush=True)
     return read_space([*given, *own]).beginning_with(config)
 

@@ -199,9 +199,9 @@ def large_steps(curves: Curves) -> tuple[str, str] | None:
 
 
 def small_steps(curves: Curves) -> tuple[str, str] | None:
-    """Find updates that hardly move the policy."""
+    """Find updates that hardly move a policy which could still move."""
     kl = curves.median("loss/approx_kl")
-    if curves.settings.get("desired_kl") or not kl < LOW_KL:
+    if curves.settings.get("desired_kl") or not kl < LOW_KL or stopped_exploring(curves):
         return None
     return f"an update moves the policy by a KL divergence of {kl:.2g}, usual are 0.003 to 0.03", curves.times("learning_rate", 10.0, 1e-3)
 

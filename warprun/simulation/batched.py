@@ -383,7 +383,7 @@ class BatchedSimulator:
         self._leaves = self._save() if self.environment.resumes else []
         spare = torch.empty_like(self._obs[0])
         first = [part.clone() for part in self._tried(spare)]
-        if self._image and not bool(((first[0] >= 0.0) & (first[0] <= 1.0)).all()):
+        if self._image and any(bool(((seen < -CLOSE) | (seen > 1.0 + CLOSE)).any()) for seen in (self._obs[0], first[0])):
             raise self._wrong("step", "returned images with real numbers that are not from 0 to 1; return uint8 for 0 to 255")
         if self.environment.resumes:
             self._stepping = False

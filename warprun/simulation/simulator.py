@@ -58,7 +58,8 @@ class Simulator(Protocol):
     def collect(self, act: Act, greedy: bool = False) -> Trajectory:
         """Take `horizon` steps with sampled actions, or the most probable ones, and return `trajectory`. Raises TrainingFailed.
 
-        Row 0 is the last row of the collection before. `act` is called for each row, unless the simulator runs the networks itself.
+        Row 0 is the last row of the collection before; where all environments have begun new episodes instead, `trajectory.continues` is
+        false. `act` is called for each row, unless the simulator runs the networks itself.
         """
 
     def episodes(self) -> Episodes:

@@ -50,11 +50,11 @@ SPACES: dict[str, dict[str, str]] = {
 """Agent -> key -> its values, in Hydra's sweep syntax."""
 
 
-def default_space(config: Config, given: Sequence[str]) -> list[str]:
+def default_space(config: Config, given: Sequence[str], networks: bool = True) -> list[str]:
     """Return the overrides that search the settings of an agent, without those that `given` sets. Raises UserError.
 
     What follows from the run is left to it, and what is off (null) stays so. Where the learning rate follows the policy, its aim is
-    searched in the place of the rate.
+    searched in the place of the rate. Without `networks`, and of a network of the user or with memory, no size is searched.
     """
     agent = config.agent
     if agent.name not in SPACES:
@@ -62,10 +62,9 @@ def default_space(config: Config, given: Sequence[str]) -> list[str]:
     fixed = [override.partition("=")[0].lstrip("+") for override in given]
     derived = {override.partition("=")[0] for override in config.origin.derived} - {RATE_KEY, FOLLOWING}
     without = {*fixed, *derived, *([RATE_KEY] if getattr(agent, "desired_kl", None) is not None else [])}
-    # agent.network=lstm and agent.network.module=... choose another network, whose sizes are those of its own settings.
-    own_network = any(key in ("agent.network", "agent.network.module", "agent.network.type") for key in fixed)
+    sizes = networks and config.agent.network.module is None and not config.agent.network.remembers
     free = {key: values for key, values in SPACES[agent.name].items() if key not in without and not _is_off(config, key, values)}
-    return [f"{key}={values}" for key, values in free.items() if not (own_network and key.startswith("agent.network."))]
+    return [f"{key}={values}" for key, values in free.items() if sizes or not key.startswith("agent.network.")]
 
 
 def value_of(config: Config, key: str) -> object:

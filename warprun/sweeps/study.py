@@ -148,6 +148,8 @@ def as_file(overrides: Sequence[str], comment: str) -> str:
 
 
 STORE, BEST = "study.db", "best.yaml"
+EVERY_TENTH = "eval.every=10%"
+"""Of trials that do not say when they evaluate: an interval that followed from their settings would compare them at different steps."""
 NAME = "warprun"
 LEAST_TRIALS, LEAST_EVALUATIONS = 5, 2
 """Finished trials, and evaluations of a trial, before the pruner `median` ends a trial."""
@@ -258,7 +260,7 @@ def write_best(folder: Path, overrides: Sequence[str], comment: str) -> Path:
     `overrides` begin with what followed from the run: nothing follows where an experiment is given.
     """
     path = folder / BEST
-    write_atomic(path, as_file(overrides, comment).encode())
+    write_atomic(path, as_file([override for override in overrides if override != EVERY_TENTH], comment).encode())
     return path
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from warprun.errors import UserError, printable
 from warprun.runs import rundir
-from warprun.runs.records.jsonl import JsonLines, last_row, read_rows
+from warprun.runs.records.jsonl import JsonLines, last_rows, read_rows
 from warprun.runs.records.terminal import duration
 from warprun.runs.summary import measured
 from warprun.sweeps.plan import Job, Plan
@@ -186,10 +186,12 @@ def state_of(job: Job) -> State:
     status = rundir.read_status(job.folder)
     state = str(status.get("state", WAITING))
     ran = rundir.read_status(job.run)
-    last = {} if state in (WAITING, *rundir.ENDED) else last_row(job.run / JsonLines.name)
+    rows = [] if state in (WAITING, *rundir.ENDED) else list(last_rows(job.run / JsonLines.name))
+    last = rows[0] if rows else {}
+    evaluated = next((row for row in rows if "eval/return" in row), {})
     # Of several groups status.json alone says which one counts.
     known = (
-        (_number(last, "eval/return"), _number(last, "eval/return_stderr")),
+        (_number(evaluated, "eval/return"), _number(evaluated, "eval/return_stderr")),
         (_number(ran, "eval"), _number(ran, "eval_stderr")),
         (_number(last, "train/return"), None),
         (_number(ran, "train"), None),

@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams import metadata
 
 from warprun.errors import UserError
 from warprun.runs.records import Records, jsonl
-from warprun.runs.records.jsonl import Appender, JsonLines, cut, last_row, read_rows
+from warprun.runs.records.jsonl import Appender, JsonLines, cut, last_rows, read_rows
 from warprun.runs.records.sink import Row
 from warprun.runs.records.tensorboard import flatten
 from warprun.runs.records.terminal import PlainLines, Progress
@@ -209,7 +209,7 @@ def test_only_rows_of_numbers_within_limits_are_read(tmp_path, monkeypatch):
     written = ("1", '2, "b": null', *none, "3", "null]", long)
     rows = "".join(f'{{"env_steps": 1, "wall_s": 1, "a": {value}}}\n' for value in written)
     path.write_bytes(f'{"[" * 100_000}\n{{"a": 0}}\n'.encode() + b"\xff\n" + rows.encode() + b'{"a')
-    assert [row["a"] for row in read_rows(path)] == [1, 2, 3] and last_row(path)["a"] == 3
+    assert [row["a"] for row in read_rows(path)] == [1, 2, 3] and next(last_rows(path))["a"] == 3
     assert read_rows(path, "a".__eq__)[0] == {"a": 1.0}
     for limit, most in (("MAX_BYTES", 1000), ("MAX_LINES", 5), ("MAX_VALUES", 5)):
         with monkeypatch.context() as patch, pytest.raises(UserError, match=r"metrics\.jsonl"):
@@ -223,9 +223,9 @@ def test_a_sparse_file_takes_no_memory(tmp_path):
     path.write_text('{"a": 1}\n')
     os.truncate(path, 1 << 33)
     script = (
-        "import resource, sys; from pathlib import Path; from warprun.runs.records.jsonl import JsonLines, last_row\n"
+        "import resource, sys; from pathlib import Path; from warprun.runs.records.jsonl import JsonLines, last_rows\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
-        "path = Path(sys.argv[1]); assert last_row(path) == {}; JsonLines(path.parent, 1 << 34)"
+        "path = Path(sys.argv[1]); assert not list(last_rows(path)); JsonLines(path.parent, 1 << 34)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(path)], timeout=60).returncode == 0
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType
@@ -26,7 +26,7 @@ MAX_NUMBER = 1e100
 MAX_LINE_BYTES = 1 << 20
 """Longest line that is read."""
 TAIL = 1 << 16
-"""Bytes that are read for the last row."""
+"""Bytes that are read for the last rows."""
 
 
 class JsonLines(Sink):
@@ -78,13 +78,13 @@ def read_rows(path: Path, wanted: Callable[[str], bool] = lambda tag: True) -> l
     return rows
 
 
-def last_row(path: Path) -> dict[str, float]:
-    """Return the last row of a metrics.jsonl; an empty dict if there is none that can be read."""
+def last_rows(path: Path) -> Iterator[dict[str, float]]:
+    """Yield the rows at the end of a metrics.jsonl that can be read, the last one first; there may be none."""
     try:
         lines = read_end(path, TAIL).splitlines()
     except (OSError, UserError):
-        return {}
-    return next(filter(None, (_row(line, lambda tag: True) for line in reversed(lines))), {})
+        return
+    yield from filter(None, (_row(line, lambda tag: True) for line in reversed(lines)))
 
 
 def _row(line: bytes, wanted: Callable[[str], bool]) -> dict[str, float]:
