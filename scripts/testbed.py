@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import statistics
 import sys
 import tempfile
@@ -113,13 +112,12 @@ Kept = dict[str, dict[str, Any]]
 
 def by_warprun(overrides: str) -> dict[str, Any]:
     """Train a run in this process; return its numbers. One that fails, as when its networks diverge, has no return."""
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()) as told:
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         try:
             result = warprun.train([*overrides.split(), f"run_dir={folder}/run"])
         except TrainingFailed as failure:
             return {"solved": False, "return": None, "failed": str(failure)}
-    found = {"solved": result.solved, "return": result.eval_return, "env_steps": result.env_steps, "wall_s": round(result.wall_s, 1)}
-    return found | {"notes": re.findall(r"^note(?: \d+)? +(.*?); try: ", told.getvalue(), re.MULTILINE)}
+    return {"solved": result.solved, "return": result.eval_return, "env_steps": result.env_steps, "wall_s": round(result.wall_s, 1)}
 
 
 def measure(run: str) -> dict[str, Any]:

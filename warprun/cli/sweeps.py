@@ -278,7 +278,8 @@ def _space(given: Sequence[str], networks: bool) -> Space:
     (config,) = checked_runs([given])
     if is_open(config) or config.concurrency.parallel.ranks_per_env > 1:
         unknown = AUTO if is_open(config) else "concurrency.ranks_per_env"
-        raise UserError(f"{unknown}: the settings that follow from the run are not known yet, so name what to search")
+        example = "name what to search, such as 'agent.gamma=choice(0.9,0.99)'"
+        raise UserError(f"{unknown}: the settings that follow from the run are not known yet; {example}")
     own = default_space(config, given, networks)
     print("searching", *own, flush=True)
     return read_space([*given, *own]).beginning_with(config)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -186,9 +187,9 @@ def state_of(job: Job) -> State:
     status = rundir.read_status(job.folder)
     state = str(status.get("state", WAITING))
     ran = rundir.read_status(job.run)
-    rows = [] if state in (WAITING, *rundir.ENDED) else list(last_rows(job.run / JsonLines.name))
-    last = rows[0] if rows else {}
-    evaluated = next((row for row in rows if "eval/return" in row), {})
+    rows: Iterator[dict[str, float]] = iter(()) if state in (WAITING, *rundir.ENDED) else last_rows(job.run / JsonLines.name)
+    last = next(rows, {})
+    evaluated: dict[str, float] = next((row for row in chain([last], rows) if "eval/return" in row), {})
     # Of several groups status.json alone says which one counts.
     known = (
         (_number(evaluated, "eval/return"), _number(evaluated, "eval/return_stderr")),
