@@ -26,6 +26,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # At once: if something ends the tests before their summary, what has failed is known.
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\n{report.nodeid} failed in its {report.when}\n{report.longreprtext}", flush=True)
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))

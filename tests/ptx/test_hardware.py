@@ -256,7 +256,7 @@ def test_launches_fit_every_card(environment: str) -> None:
 @compiles
 @pytest.mark.long
 def test_launches_of_1000_actors_fit_every_card() -> None:
-    given = ("env=tag_continuous", "env.taggers=10", "env.runners=990", "agent=ppo")
+    given = ("env=tag_continuous", "env.taggers=10", "env.runners=990", "agent=ppo", "agent.minibatches=1")
     for n_envs in SIZES:
         found = launches.of_run(*given, f"n_envs={n_envs}")
         assert {launch.name for launch in found} >= {"rollout", "reset"}
@@ -271,7 +271,7 @@ def test_launches_of_1000_actors_fit_every_card() -> None:
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("environment", ["cartpole", "covid"])
 def test_a_grid_with_too_many_blocks_would_need_more_memory_than_a_card_has(environment: str) -> None:
-    for launch in launches.of_run(f"env={environment}", "agent=ppo", "n_envs=1000000"):
+    for launch in launches.of_run(f"env={environment}", "agent=ppo", "n_envs=1000000", "agent.minibatches=1"):
         blocks, _ = launch.grid(table.MOST_THREADS)
         held = sum(tensor.numel() * tensor.element_size() for tensor in launch.tensors())
         # `MOST` of config/checks.py ends n_envs before the blocks of environments do.
