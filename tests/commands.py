@@ -27,7 +27,7 @@ PLACEHOLDER = re.compile(r"\.\.\.|[|{}]|(?<!=)\[|\b(?!RUN\b|SIGUSR1\b)[A-Z]{2,}\
 """What a form has, in place of something that its reader fills in; or the name of a verb alone."""
 LINE = re.compile(r"(^|[\s\"])(warprun|\S+\.sbatch) |^(mkdir|cc) |^python \w+\.py$")
 """A line of shell that the tests execute: not the installation of something, and no script that measures."""
-TINY = ["max_minutes=0.01", "eval.episodes=2", "eval.final_episodes=2"]
+TINY = ["max_minutes=1e-6", "eval.episodes=2", "eval.final_episodes=2"]
 """One iteration."""
 SEEDS = re.compile(r"seed=range\(0,(\d+)\)")
 """Of a sweep; a quarter of these are trained."""

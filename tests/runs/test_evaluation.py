@@ -17,7 +17,7 @@ from warprun.config.schema import Config, EnvConfig, from_dict
 from warprun.runs import checkpoint, rundir
 from warprun.runs.build import make_agent, set_up
 from warprun.runs.evaluation import Evaluation, Evaluator, describe_checkpoint, evaluate_run
-from warprun.runs.summary import summarize
+from warprun.runs.summary import Course, summarize
 from warprun.runs.timetable import interval
 from warprun.state import derived_seed, restore
 
@@ -154,20 +154,20 @@ NO_BAR = Config(env=EnvConfig(name="clockwork"), agent=A2CConfig())
 
 def notes(history: Sequence[Mapping[str, float]], solved: bool = False, **more: float) -> str:
     metrics = {tag: value for row in history for tag, value in row.items()} | {"eval/best_env_steps": 5.0} | more
-    lines = summarize(metrics, history, SPEC, "return", BAR, solved)
+    lines = summarize(Course(metrics, history, SPEC, "return", BAR, solved))
     return "\n".join(str(line) for name, line in lines.items() if name.startswith("note"))
 
 
 def test_means_stand_beside_their_standard_errors_to_the_digit_that_counts():
     for mean, error, shown in ((-246.6789, 3.4567, "-246.7 ± 3.5"), (500.0, 0.0, "500.0 ± 0.0"), (0.123456, 0.00123, "0.1235 ± 0.0012")):
         metrics = {"eval/return": mean, "eval/return_stderr": error, "eval/episodes": 1000.0}
-        assert summarize(metrics, [], SPEC, "return", NO_BAR, False)["eval/return"] == f"{shown} (1,000 fresh episodes)"
+        assert summarize(Course(metrics, [], SPEC, "return", NO_BAR, False))["eval/return"] == f"{shown} (1,000 fresh episodes)"
 
 
 @pytest.mark.parametrize("solved", [True, False])
 def test_solved_or_not_comes_first(solved):
     metrics = {"eval/return": 1.0, "eval/episodes": 10.0, "train/return": 1.0}
-    first, *_ = summarize(metrics, [], SPEC, "return", BAR, solved).items()
+    first, *_ = summarize(Course(metrics, [], SPEC, "return", BAR, solved)).items()
     assert first == ("solved", f"{'yes' if solved else 'no'}: env.solved_at=10")
 
 
@@ -203,9 +203,9 @@ def test_a_curve_that_does_not_learn_is_named_unless_the_run_is_solved(values, s
 def test_nothing_is_said_of_curves_without_a_bar_if_evaluations_got_better():
     history = [row | {"loss/entropy": 0.01} for row in LEARNED]
     metrics = history[-1] | {"eval/best_return": 9.0, "eval/best_env_steps": 5.0, "eval/episodes": 100}
-    assert not [name for name in summarize(metrics, history, SPEC, "return", NO_BAR, False) if name.startswith("note")]
+    assert not [name for name in summarize(Course(metrics, history, SPEC, "return", NO_BAR, False)) if name.startswith("note")]
     level = [row | {"eval/return": 9.0} for row in history]
-    assert "stopped exploring" in str(summarize(metrics, level, SPEC, "return", NO_BAR, False))
+    assert "stopped exploring" in str(summarize(Course(metrics, level, SPEC, "return", NO_BAR, False)))
 
 
 def test_a_best_checkpoint_that_is_better_is_named():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from warprun.config.schema import Config
 from warprun.errors import program
 from warprun.learning.settings import SHARED_BY_GROUPS, group_config
-from warprun.spec import Box, GroupSpec, choices
+from warprun.spec import Box, GroupSpec, Spec, choices
 
 LEAST_RECORDS = 4
 """A curve with fewer records gets no note."""
@@ -41,10 +41,7 @@ class Curves:
     rows: Sequence[Mapping[str, float]]
     group: GroupSpec
     config: Config
-    limit: int | None
-    """Time limit of the environment."""
-    several: bool
-    """Whether there are other groups, so that tags have the group's name in them."""
+    spec: Spec
 
     def of(self, tag: str) -> list[float]:
         """Return the finite values of KIND/NAME, of several groups KIND/GROUP/NAME."""
@@ -58,6 +55,16 @@ class Curves:
         """Return the median of a curve; NaN if it has few records, so that no comparison with it is true."""
         values = self.of(tag)
         return statistics.median(values) if len(values) >= LEAST_RECORDS else math.nan
+
+    @property
+    def limit(self) -> int | None:
+        """Time limit of the environment."""
+        return self.spec.time_limit
+
+    @property
+    def several(self) -> bool:
+        """Whether there are other groups, so that tags have the group's name in them."""
+        return len(self.spec.groups) > 1
 
     @property
     def improved(self) -> bool:

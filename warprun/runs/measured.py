@@ -164,6 +164,13 @@ class Notes:
                 " a smaller n_envs or agent.horizon makes it shorter",
             )
 
+    def halfway(self, progress: float, find: Callable[[], Iterable[str]]) -> None:
+        """Show what `find` returns, once, when half of the run is done."""
+        if 0.5 <= progress < 1.0 and "halfway" not in self.told:
+            self.told.append("halfway")
+            for text in find():
+                self._message(f"halfway: {text}")
+
     def on_clipping(self, values: Mapping[str, float]) -> None:
         """Show a note if many observations are clipped."""
         clipped = [name for name, value in values.items() if name.endswith("clipped_share") and value > MUCH_CLIPPED]

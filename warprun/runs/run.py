@@ -18,7 +18,7 @@ from warprun.runs.records.records import Records
 from warprun.runs.rundir import Status
 from warprun.runs.saver import Saver
 from warprun.runs.sentinel import Sentinel
-from warprun.runs.summary import summarize
+from warprun.runs.summary import Course, notes_on_learning, summarize
 from warprun.runs.timetable import Limits, timetable
 from warprun.simulation.external import mpi
 from warprun.spec import to_data
@@ -194,10 +194,10 @@ class Run:
         self.notes.on_clipping(values)
         # The device has been waited for, so wall-clock time is right even where kernels run on their own.
         values |= of_phases(self.clock.read(), now.env_steps - self.logged.env_steps, self.records.wall_s - self.logged.seconds)
-        values |= self.sentinel.metrics(ended) | self.crew.metrics()
-        values |= {"train/progress": now.progress} | of_episodes(ended)
+        values |= self.sentinel.metrics(ended) | self.crew.metrics() | of_episodes(ended) | {"train/progress": now.progress}
         with self.clock.phase("log"):
             self.records.log(self.env_steps, self.measured.record(values, evaluated))
+        self.notes.halfway(now.progress, lambda: notes_on_learning(self._course()))
         self.logged = now._replace(seconds=self.records.wall_s)
 
     def _write_status(self, state: str, reason: str | None = None) -> None:
@@ -205,13 +205,14 @@ class Run:
         self.status.write(state, facts, reason)
 
     def _summary(self) -> dict[str, float | str]:
-        measured, spec = self.measured, self.simulator.spec
-        lines = summarize(measured.metrics, measured.history, spec, measured.returns, self.config, self.solved)
-        return lines | {"env_steps": self.env_steps, "wall_s": self.records.wall_s}
+        return summarize(self._course()) | {"env_steps": self.env_steps, "wall_s": self.records.wall_s}
+
+    def _course(self) -> Course:
+        measured = self.measured
+        return Course(measured.metrics, measured.history, self.simulator.spec, measured.returns, self.config, self.solved)
 
     def _save(self, write: Callable[[int, State, checkpoint.Meta], None], evaluators: State | None = None) -> None:
         """Write a checkpoint to resume from, by a method of the saver, with `evaluators` as their state if given. Raises TrainingFailed."""
-        self.saver.refuse_removed_folder()
         if self.is_pending:
             self.diagnosed = self._diagnostics()  # before the simulator moves its last observations to row 0, see `Simulator.state`
         self.sentinel.before_save(self.agent.state())
@@ -222,7 +223,6 @@ class Run:
     def _save_best(self) -> None:
         """Write the policy to the folder of the best checkpoint."""
         policy = self.agent.policy_state()
-        self.saver.refuse_removed_folder()
         self.sentinel.before_save(policy)
         named = {f"agent/{name}": tensor for name, tensor in policy.items()}
         self.saver.save_best(self.env_steps, named, {"evaluation": self.measured.last_evaluation, "spec": self.spec})

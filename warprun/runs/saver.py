@@ -34,7 +34,8 @@ class Saver:
         """Why the last checkpoint could not be written; the same reason is told once."""
 
     def save(self, env_steps: int, state: State, meta: checkpoint.Meta) -> None:
-        """Write a checkpoint to resume from. Raises NotSavedError."""
+        """Write a checkpoint to resume from. Raises NotSavedError, and TrainingFailed if the run folder was removed."""
+        self.refuse_removed_folder()
         began = time.monotonic()
         try:
             checkpoint.save(self._folder, env_steps, state, meta, self._settings.keep)
@@ -55,7 +56,11 @@ class Saver:
             self._failure = ""
 
     def save_best(self, env_steps: int, policy: State, meta: checkpoint.Meta) -> None:
-        """Write the policy to the folder of the best checkpoint; if that is not possible, say so."""
+        """Write the policy to the folder of the best checkpoint; if that is not possible, say so.
+
+        Raises TrainingFailed if the run folder was removed.
+        """
+        self.refuse_removed_folder()
         try:
             checkpoint.save(self._folder, env_steps, policy, meta, KEPT_BEST, checkpoint.BEST)
         except OSError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,41 +19,63 @@ SPEED = "perf/env_steps_per_s"
 NO_BETTER = "no evaluation was better than the first one"
 
 
-def summarize(
-    metrics: Mapping[str, float],
-    history: Sequence[Mapping[str, float]],
-    spec: Spec,
-    returns: str,
-    config: Config,
-    solved: bool,
-) -> dict[str, float | str]:
-    """Return the lines of a run's summary, by name.
+class Course(NamedTuple):
+    """What a run has measured so far."""
 
-    `metrics` has the last value of every tag, `history` the records in their order. `returns` is the name, below `train/` and `eval/`, of
-    the return that decides whether the environment is solved.
-    """
-    solved_at = config.env.solved_at
+    metrics: Mapping[str, float]
+    """The last value of every tag."""
+    history: Sequence[Mapping[str, float]]
+    """The records in their order."""
+    spec: Spec
+    returns: str
+    """Name, below `train/` and `eval/`, of the return that decides whether the environment is solved."""
+    config: Config
+    solved: bool
+
+    @property
+    def evaluations(self) -> list[Mapping[str, float]]:
+        """The records that have an evaluation."""
+        return [row for row in self.history if f"eval/{self.returns}" in row]
+
+    @property
+    def error(self) -> float:
+        """The largest standard error of an evaluation."""
+        return max((row.get(f"eval/{self.returns}_stderr", 0.0) for row in self.evaluations), default=0.0)
+
+    @property
+    def best(self) -> float:
+        """The best return of an evaluation."""
+        return self.metrics.get("eval/best_return", -math.inf)
+
+
+def summarize(course: Course) -> dict[str, float | str]:
+    """Return the lines of a run's summary, by name."""
+    metrics, solved_at = course.metrics, course.config.env.solved_at
     lines: dict[str, float | str] = {}
-    evaluated = f"eval/{returns}" in metrics
-    if solved_at is not None and evaluated:
-        lines["solved"] = f"{'yes' if solved else 'no'}: env.solved_at={solved_at:g}"
+    if solved_at is not None and f"eval/{course.returns}" in metrics:
+        lines["solved"] = f"{'yes' if course.solved else 'no'}: env.solved_at={solved_at:g}"
     for tag in (t for t in metrics if t.startswith("eval/") and t.endswith("return") and t != "eval/best_return"):
         lines[tag] = f"{measured(metrics[tag], metrics.get(f'{tag}_stderr'))} ({metrics['eval/episodes']:,.0f} fresh episodes)"
     if "eval/best_return" in metrics:
         lines["eval/best_return"] = f"{metrics['eval/best_return']:.4g} at {metrics['eval/best_env_steps']:,.0f} env_steps"
     lines |= {tag: value for tag, value in metrics.items() if tag.startswith("train/") and tag.endswith("return")}
     lines |= {tag: metrics[tag] for tag in ("eval/episode_length",) if tag in metrics}
-    speed = typical_speed(history)
+    speed = typical_speed(course.history)
     if speed is not None:
         lines[SPEED] = speed
-    notes = _of_evaluations(metrics, history, returns)
-    if solved and NO_BETTER in notes:  # the first one was good
-        notes.remove(NO_BETTER)
-    # Without env.solved_at, better evaluations are the only sign of learning: such a run needs no notes on its training.
-    if not solved and (solved_at is not None or NO_BETTER in notes):
-        several = len(spec.groups) > 1
-        notes += [note for group in spec.groups for note in diagnosis.notes(Curves(history, group, config, spec.time_limit, several))]
+    notes = [*_on_evaluations(course), *notes_on_learning(course)]
     return lines | {("note" if n == 0 else f"note {n + 1}"): note for n, note in enumerate(notes)}
+
+
+def notes_on_learning(course: Course) -> list[str]:
+    """Return what the curves of a run show, with things to try; nothing if the run is solved, or has no bar and gets better."""
+    evaluations = course.evaluations
+    level = len(evaluations) >= LEAST_RECORDS and course.best - evaluations[0][f"eval/{course.returns}"] <= 2.0 * course.error
+    # Without env.solved_at, better evaluations are the only sign of learning: such a run needs no notes on its training.
+    if course.solved or not (level or course.config.env.solved_at is not None):
+        return []
+    curves = [Curves(course.history, group, course.config, course.spec) for group in course.spec.groups]
+    return ([NO_BETTER] if level else []) + [note for each in curves for note in diagnosis.notes(each)]
 
 
 def typical_speed(rows: Sequence[Mapping[str, float]]) -> float | None:
@@ -82,19 +105,12 @@ def measured(mean: float, error: float | None) -> str:
     return f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
-def _of_evaluations(metrics: Mapping[str, float], history: Sequence[Mapping[str, float]], returns: str) -> list[str]:
-    notes = []
-    tag = f"eval/{returns}"
-    evaluations = [row for row in history if tag in row]
-    error = max((row.get(f"{tag}_stderr", 0.0) for row in evaluations), default=0.0)
-    best = metrics.get("eval/best_return", -math.inf)
+def _on_evaluations(course: Course) -> Iterator[str]:
+    metrics, tag = course.metrics, f"eval/{course.returns}"
     if metrics.get("eval/unfinished"):
-        notes.append(
+        yield (
             f"{metrics['eval/unfinished']:.0f} of {metrics['eval/episodes']:.0f} episodes were cut after eval.max_steps steps:"
             " their returns are incomplete"
         )
-    if evaluations and best - evaluations[-1][tag] > 2.0 * error:
-        notes.append(f"the best checkpoint is better than the last one, about {best:.4g}: checkpoint=best evaluates it")
-    if len(evaluations) >= LEAST_RECORDS and best - evaluations[0][tag] <= 2.0 * error:
-        notes.append(NO_BETTER)
-    return notes
+    if course.evaluations and course.best - course.evaluations[-1][tag] > 2.0 * course.error:
+        yield f"the best checkpoint is better than the last one, about {course.best:.4g}: checkpoint=best evaluates it"
