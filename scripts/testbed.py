@@ -80,6 +80,7 @@ CHOSEN = {
     "service": between("env=service", -302.1, -213.7, "optimum"),
     "ring": between("env=ring", -26.44, -4.606, "best proportional control"),
     "switch": between("env=switch", 239, 634.8, "optimum"),
+    "reservoir": between("env=reservoir", -24_240, -5540, "optimum"),
 }
 """The rules of docs/defaults.md were chosen on these."""
 HELD = {
@@ -98,11 +99,12 @@ HELD = {
     "antenna": between("env=antenna", -391.5, -100.2, "linear-quadratic optimum"),
     "search": between("env=search", 1.95, 8.053, "best of Bayesian policies"),
     "lunar_lander_continuous": Task("env=gymnasium env.id=LunarLander-v3 env.kwargs.continuous=true eval.every=never", 200.0, "Gymnasium"),
-    "reservoir": between("env=reservoir", -24_240, -5540, "optimum"),
     "detectors": between("env=detectors", -198.6, -71.12, "best index"),
     "synthesis": between("env=synthesis", 0.0, 4869, "best proportional control"),
     "shield": between("env=shield", 14.95, 278.9, "best quadratic regulator"),
     "island": between("env=island", -664.9, -67.11, "best proportional control"),
+    "forest": between("env=forest", 0.0, 2782, "optimum"),
+    "pump": between("env=pump", 1556, 4018, "optimum"),
 }
 """No rule was chosen on these."""
 TASKS = CHOSEN | HELD

@@ -164,6 +164,46 @@ def screening() -> Reference:
     return Reference(p.prize / bed.KINDS, p.prize * float(max(first)), act)
 
 
+def forest() -> Reference:
+    """Dynamic programming over the wood and the price."""
+    bed = module_of("forest")
+    p, room = bed.Params(), bed.ROOM
+    tenths, wood, dear = np.meshgrid(bed.TENTHS, np.arange(room + 1), np.arange(2), indexing="ij")
+    cut = tenths * wood // 10
+    rest = wood - cut
+    grows = p.grows * rest * (1.0 - rest / room)
+    size = (len(bed.TENTHS), 2 * (room + 1), -1)
+    following, probability = [], []
+    for grown, changed in itertools.product((0, 1), repeat=2):
+        following.append(2 * np.minimum(rest + grown, room) + (dear ^ changed))
+        probability.append((grows if grown else 1.0 - grows) * (p.changes if changed else 1.0 - p.changes))
+    reward = cut * np.where(dear, p.high, 1.0) - p.way * (tenths > 0)
+    chain = Chain(np.stack(following, -1).reshape(size), np.stack(probability, -1).reshape(size), reward.reshape(size[:2]))
+    start = np.zeros((room + 1, 2))
+    start[50:150] = 1.0 / 200.0
+    return chain.reference(4000, start.ravel(), lambda seen: 2 * seen[:, 0] + seen[:, 1])
+
+
+def pump() -> Reference:
+    """Dynamic programming over the wear and what is asked for."""
+    bed = module_of("pump")
+    p, end = bed.Params(), bed.WORN
+    action, wear, busy = np.meshgrid(np.arange(3), np.arange(end + 1), np.arange(2), indexing="ij")
+    repaired = action == bed.REPAIR
+    wears = np.where(action == bed.FULL, p.fast, p.slowly)
+    size = (3, 2 * (end + 1), -1)
+    following, probability = [], []
+    for worn, changed in itertools.product((0, 1), repeat=2):
+        following.append(2 * np.where(repaired, 0, np.minimum(wear + worn, end)) + (busy ^ changed))
+        probability.append((wears if worn else 1.0 - wears) * (p.changes if changed else 1.0 - p.changes))
+    speed = 1.0 + np.where(action == bed.FULL, np.where(busy, p.rush, p.calm), 0.0)
+    reward = np.where(repaired, -p.repair, speed * (1.0 - p.loss * wear))
+    chain = Chain(np.stack(following, -1).reshape(size), np.stack(probability, -1).reshape(size), reward.reshape(size[:2]))
+    start = np.zeros((end + 1, 2))
+    start[:20] = 1.0 / 40.0
+    return chain.reference(3000, start.ravel(), lambda seen: 2 * seen[:, 0] + seen[:, 1])
+
+
 def packing() -> Reference:
     """Try all sets of things; the naive policy takes the first that is not masked."""
     bed = module_of("packing")

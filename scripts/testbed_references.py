@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from common import settings, table
 from testbed_grids import chemostat, detectors, epidemic, glucose, heat_equation, island, ring, search, shield, synthesis
-from testbed_optima import battery, inventory, maze, packing, reservoir, screening, service, switch
+from testbed_optima import battery, forest, inventory, maze, packing, pump, reservoir, screening, service, switch
 from testbed_solvers import Linear, Reference, module_of
 
 # Linear systems with quadratic costs ----------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ REFERENCES: dict[str, Callable[[], Reference]] = {
     for each in (
         *(heat_equation, booster, booster_continuous, catalysis),
         *(integrator, chemostat, glucose, service, inventory, epidemic, ring, maze, screening, plate, packing),
-        *(battery, antenna, switch, search, reservoir, detectors, synthesis, shield, island),
+        *(battery, antenna, switch, search, reservoir, detectors, synthesis, shield, island, forest, pump),
     )
 }
 

@@ -10,7 +10,7 @@ references, solvers, testbed = load("testbed_references"), load("testbed_solvers
 RULED = {name: task for name, task in testbed.TASKS.items() if task.ends}
 PLAYED = (
     *("integrator", "chemostat", "glucose", "service", "inventory", "epidemic", "maze", "screening", "plate", "packing"),
-    *("battery", "antenna", "switch", "search", "reservoir", "detectors", "synthesis", "shield"),
+    *("battery", "antenna", "switch", "search", "reservoir", "detectors", "synthesis", "shield", "forest", "pump"),
 )
 PLAYED_BY_GROUPS = ("ring", "island")
 SIMULATED = {"chemostat": 200, "epidemic": 200, "glucose": 100, "search": 20_000}  # episodes of references that are means over episodes
@@ -18,7 +18,7 @@ SIMULATED |= {"detectors": 400, "synthesis": 200, "shield": 200, "ring": 100, "i
 
 
 def test_every_task_is_of_one_set_and_every_rule_has_its_reference():
-    assert (len(testbed.CHOSEN), len(testbed.HELD), len(testbed.TASKS)) == (18, 20, 38)
+    assert (len(testbed.CHOSEN), len(testbed.HELD), len(testbed.TASKS)) == (19, 21, 40)
     assert set(RULED) == set(references.REFERENCES) - {"integrator"}
 
 

@@ -42,6 +42,18 @@ def test_steps_of_python_are_fewer_in_a_rollout_and_learned_from_more_often(n_en
     assert found("env=gymnasium", "env.id=CartPole-v1", f"n_envs={n_envs}", names=names) == expected
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("null", 0.99), (200, 0.99), (1000, 0.99), (1009, 0.99), (2000, 0.995), (5000, 0.998), (20_000, 0.999)]
+)
+@pytest.mark.parametrize("agent", ["ppo", "a2c"])
+def test_discounts_look_a_tenth_of_the_time_limit_ahead(limit: str | int, expected: float, agent: str) -> None:
+    run = ["env=pendulum", "tuned=none", f"agent={agent}", f"env.time_limit={limit}"]
+    assert found(*run, names=["gamma"]) == [expected]
+    assert found(*run, "agent.gamma=0.9", names=["gamma"]) == [0.9]
+    of_gymnasium = ["env=gymnasium", "env.id=CartPole-v1", f"agent={agent}", f"env.time_limit={limit}"]
+    assert found(*of_gymnasium, names=["gamma"]) == [0.99 if limit == "null" else expected]
+
+
 def test_episodes_are_staggered_where_a_rollout_is_a_part_of_one() -> None:
     """There has to be a time limit that kernels keep, shorter rollouts, and other environments."""
     assert found("env=pendulum", "tuned=none", "n_envs=1000", "agent.horizon=199")[1]
@@ -182,5 +194,5 @@ def test_the_line_names_every_number() -> None:
     config = compose(["env=pendulum", "tuned=none", "n_envs=16"])
     said = note_on_defaults(config)
     assert said and said.startswith(
-        "defaults for this run: agent.horizon=512 agent.staggered=false agent.minibatches=16 agent.epochs=5 agent.learning_rate=0.0003"
+        "defaults for this run: agent.gamma=0.99 agent.horizon=512 agent.staggered=false agent.minibatches=16 agent.epochs=5"
     )

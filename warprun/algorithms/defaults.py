@@ -29,7 +29,9 @@ class Size(NamedTuple):
     batched: bool
     """Whether kernels of warprun or a class of arrays step all environments; where others do, steps are dear."""
     time_limit: int | None = None
-    """Steps after which kernels cut off an episode; None: they do not."""
+    """Steps after which an episode is truncated; None: none is, or it is not known."""
+    cut_by_kernels: bool = False
+    """Whether kernels truncate it there."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,13 @@ def minibatches(run: Facts) -> int:
 
 def staggered(run: Facts) -> bool:
     """Return whether episodes that begin together would be in the same part of their length in every rollout."""
-    return run.size.n_envs > 1 and run.size.time_limit is not None and run.size.time_limit > run.agent.horizon
+    size = run.size
+    return size.n_envs > 1 and size.cut_by_kernels and size.time_limit is not None and size.time_limit > run.agent.horizon
+
+
+def gamma(run: Facts) -> float:
+    """Return the discount that looks a tenth of the time limit ahead, 100 to 1,000 steps."""
+    return round(1.0 - 1.0 / within(100, (run.size.time_limit or 0) / 10, 1000), 4)
 
 
 def desired_kl(run: Facts) -> float | None:
@@ -97,6 +105,7 @@ def desired_kl(run: Facts) -> float | None:
 
 
 PPO: dict[str, Rule] = {
+    "gamma": gamma,
     "horizon": horizon,
     "staggered": staggered,
     "minibatches": minibatches,
@@ -107,6 +116,7 @@ PPO: dict[str, Rule] = {
     "return_window": lambda run: within(3, 20_480 / run.rows, 10),
 }
 A2C: dict[str, Rule] = {
+    "gamma": gamma,
     # One gradient step for each rollout: few rows are noise, and short rollouts many steps.
     "horizon": lambda run: within(16, min(1024, run.size.steps / 256) / run.actors, 1024),
     "staggered": staggered,

@@ -22,10 +22,10 @@ def with_defaults(config: Config) -> Config:
     check_values(config)
     check_settings(config.agent)
     environment = load_environment(config.env, parallel)[0]
-    spec, limit = environment.spec, environment.spec.time_limit if cuts_off(environment) else None
+    spec = environment.spec
     check_groups(config.agent, [group.name for group in spec.groups])
     batched = isinstance(environment, Environment | BatchedEnvironment)
-    size = Size(config.n_envs, learned_envs(config), config.total_steps, batched, limit)
+    size = Size(config.n_envs, learned_envs(config), config.total_steps, batched, spec.time_limit, cuts_off(environment))
     agent = derive(config.agent, names, spec, size)
     of_groups = [(f"groups.{group}.{name}", value) for group, own in agent.groups.items() for name, value in own.items() if name in names]
     found = [written(name, value) for name, value in [*((name, getattr(agent, name)) for name in names), *of_groups]]

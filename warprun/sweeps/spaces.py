@@ -9,17 +9,18 @@ from warprun.config.schema import Config
 from warprun.errors import UserError
 
 RATE = "tag(log,interval(1e-4,5e-3))"
-GAMMA = "choice(0.9,0.95,0.98,0.99,0.995,0.999)"
+GAMMA = "choice(0.9,0.95,0.98,0.99,0.995,0.998,0.999)"
 UNITS = "null,[32,32],[128,128],[256,256]"
 """null: [64,64], or what belongs to an encoder."""
 UNITS_OF_CRITICS = "choice([32,32],[64,64],[128,128],[256,256])"
 
 RATE_KEY, FOLLOWING = "agent.learning_rate", "agent.desired_kl"
 """One of these is searched."""
+GAMMA_KEY = "agent.gamma"
 
 ON_POLICY = {
     RATE_KEY: RATE,
-    "agent.gamma": GAMMA,
+    GAMMA_KEY: GAMMA,
     "agent.gae_lambda": "choice(0.8,0.9,0.95,0.98)",
     "agent.entropy_coef": "tag(log,interval(1e-5,3e-2))",
     "agent.network.hidden": UNITS,
@@ -27,7 +28,7 @@ ON_POLICY = {
 }
 OFF_POLICY = {
     RATE_KEY: RATE,
-    "agent.gamma": GAMMA,
+    GAMMA_KEY: GAMMA,
     "agent.n_step": "choice(1,3,5)",
     "agent.batch_size": "choice(64,128,256,512)",
     "agent.network.hidden": UNITS,
@@ -53,14 +54,15 @@ SPACES: dict[str, dict[str, str]] = {
 def default_space(config: Config, given: Sequence[str], networks: bool = True) -> list[str]:
     """Return the overrides that search the settings of an agent, without those that `given` sets. Raises UserError.
 
-    What follows from the run is left to it, and what is off (null) stays so. Where the learning rate follows the policy, its aim is
-    searched in the place of the rate. Without `networks`, and of a network of the user or with memory, no size is searched.
+    What follows from the run is left to it, but for the discount and the learning rate, and what is off (null) stays so. Where the
+    learning rate follows the policy, its aim is searched in the place of the rate. Without `networks`, and of a network of the user or
+    with memory, no size is searched.
     """
     agent = config.agent
     if agent.name not in SPACES:
         raise UserError(f"agent={agent.name}: tune has no search space of its own for it; name one, such as '{RATE_KEY}={RATE}'")
     fixed = [override.partition("=")[0].lstrip("+") for override in given]
-    derived = {override.partition("=")[0] for override in config.origin.derived} - {RATE_KEY, FOLLOWING}
+    derived = {override.partition("=")[0] for override in config.origin.derived} - {RATE_KEY, FOLLOWING, GAMMA_KEY}
     without = {*fixed, *derived, *([RATE_KEY] if getattr(agent, "desired_kl", None) is not None else [])}
     sizes = networks and config.agent.network.module is None and not config.agent.network.remembers
     free = {key: values for key, values in SPACES[agent.name].items() if key not in without and not _is_off(config, key, values)}
