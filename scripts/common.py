@@ -70,7 +70,7 @@ def row(*cells: object) -> str:
 FIXED = {
     "ppo": "agent.horizon=16 agent.minibatches=4 agent.epochs=4 agent.learning_rate=0.001 agent.desired_kl=null agent.entropy_coef=0.01"
     " agent.gamma=0.99 agent.return_window=null agent.staggered=false",
-    "a2c": "agent.horizon=16 agent.staggered=false",
+    "a2c": "agent.gamma=0.99 agent.horizon=16 agent.staggered=false",
     **dict.fromkeys(("dqn", "ddpg", "td3", "sac"), "agent.utd_ratio=1.0 agent.learning_starts=1000"),
 }
 """Agent -> settings in the place of those that follow from the run: those of the tables in docs/configuration.md."""

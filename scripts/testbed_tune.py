@@ -26,8 +26,8 @@ from common import DOCS, ROOT, settings, table
 from testbed import AS_KEPT, TASKS, cell, of_cell
 
 KEPT = DOCS / "benchmarks" / "testbed_tune.json"
-SEARCHED = ["detectors", "island", "reservoir", "shield", "synthesis"]
-"""The held-out tasks that were written last, without the one that Python steps."""
+SEARCHED = ["detectors", "forest", "island", "shield", "synthesis"]
+"""Held-out tasks, of those that were written last."""
 N_ENVS = 1000
 MINUTES, SECONDS, WORKERS = 4, 30, 2
 SEEDS = range(10, 15)

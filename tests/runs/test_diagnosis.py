@@ -52,7 +52,7 @@ PLANTED = {
         "all episodes were cut at the time limit, 200 steps",
         "env.time_limit=800",
     ),
-    "no end": ({"train/episodes": 0.0}, "no training episode ended", "env.time_limit=1000"),
+    "no end": ({"train/episodes": 0.0}, "no training episode has ended recently", "env.time_limit=1000"),
     "large steps": ({"loss/approx_kl": 0.4}, "by a KL divergence of 0.4", "agent.learning_rate=0.0002"),
     "small steps": ({"loss/approx_kl": 1e-7}, "by a KL divergence of 1e-07", "agent.learning_rate=0.01"),
     "no exploration": ({"loss/entropy": 0.001}, "fell to 0.001 of at most 0.69: it has stopped exploring", "agent.entropy_coef=0.05"),

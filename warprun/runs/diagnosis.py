@@ -36,7 +36,7 @@ HIGH_VALUE_LOSS = 100.0
 
 @dataclass(frozen=True)
 class Curves:
-    """The records of a run, for one group; signs are those of the second half."""
+    """The records of a run, for one group; signs are those of its last half."""
 
     rows: Sequence[Mapping[str, float]]
     group: GroupSpec
@@ -122,7 +122,7 @@ def no_episodes(curves: Curves) -> tuple[str, str] | None:
     ended = curves.shared("train/episodes")
     if curves.limit or len(ended) < LEAST_RECORDS or any(ended):
         return None
-    return "no training episode ended in the second half of the run", curves.changed("env.time_limit=1000")
+    return "no training episode has ended recently", curves.changed("env.time_limit=1000")
 
 
 def same_returns(curves: Curves) -> tuple[str, str] | None:
@@ -130,7 +130,7 @@ def same_returns(curves: Curves) -> tuple[str, str] | None:
     got, length = curves.of("train/return"), curves.shared("train/episode_length")
     if len(got) < LEAST_RECORDS or max(got) - min(got) > 1e-6 * abs(got[0]):
         return None
-    found = f"all training episodes of the second half returned {got[0]:.4g}: rewards do not favor any action"
+    found = f"all recent training episodes returned {got[0]:.4g}: rewards do not favor any action"
     if length and length[-1] == curves.limit and not any(curves.shared("eval/terminated")):
         longer = curves.changed(f"env.time_limit={4 * curves.limit:.0f}")
         return f"{found}, and all episodes were cut at the time limit, {curves.limit:,} steps", longer

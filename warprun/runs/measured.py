@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 
 from warprun.learning.interfaces import Metrics
+from warprun.runs.diagnosis import LEAST_RECORDS
+from warprun.runs.summary import Course, notes_on_learning
 from warprun.simulation.simulator import Episodes
 
 BEST = ("eval/best_return", "eval/best_env_steps")
@@ -29,7 +31,7 @@ class Measured:
         self.losses: dict[str, torch.Tensor | float] = dict(losses)
         """The metrics of the last update, perhaps still on the device."""
         self.history: list[dict[str, float]] = []
-        """All records, for the summary of the learning curve at the end."""
+        """All records of this process, for notes on the learning curve and the summary at the end."""
 
     def evaluate(self, results: Mapping[str, float], env_steps: int) -> bool:
         """Keep the results of an evaluation after `env_steps`; return whether it is the best so far."""
@@ -164,11 +166,11 @@ class Notes:
                 " a smaller n_envs or agent.horizon makes it shorter",
             )
 
-    def halfway(self, progress: float, find: Callable[[], Iterable[str]]) -> None:
-        """Show what `find` returns, once, when half of the run is done."""
-        if 0.5 <= progress < 1.0 and "halfway" not in self.told:
+    def halfway(self, progress: float, course: Course) -> None:
+        """Show, once, what the curves of a run that does not learn show when half of it is over, or when there are curves."""
+        if progress >= 0.5 and "halfway" not in self.told and len(course.history) >= 2 * LEAST_RECORDS:
             self.told.append("halfway")
-            for text in find():
+            for text in [] if course.reaches_bar else notes_on_learning(course):
                 self._message(f"halfway: {text}")
 
     def on_clipping(self, values: Mapping[str, float]) -> None:

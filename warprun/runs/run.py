@@ -18,7 +18,7 @@ from warprun.runs.records.records import Records
 from warprun.runs.rundir import Status
 from warprun.runs.saver import Saver
 from warprun.runs.sentinel import Sentinel
-from warprun.runs.summary import Course, notes_on_learning, summarize
+from warprun.runs.summary import Course, summarize
 from warprun.runs.timetable import Limits, timetable
 from warprun.simulation.external import mpi
 from warprun.spec import to_data
@@ -133,6 +133,7 @@ class Run:
             if stop:
                 self._save(self.saver.save)
                 return "solved" if self.solved else "finished"
+            self.notes.halfway(now.progress, self._course())
             if self.cadences["checkpoint"].due(now) and self.saver.is_affordable(self.cadences["checkpoint"], self.notes):
                 with self.records.paused():
                     self._save(self.saver.save_if_possible)
@@ -197,7 +198,6 @@ class Run:
         values |= self.sentinel.metrics(ended) | self.crew.metrics() | of_episodes(ended) | {"train/progress": now.progress}
         with self.clock.phase("log"):
             self.records.log(self.env_steps, self.measured.record(values, evaluated))
-        self.notes.halfway(now.progress, lambda: notes_on_learning(self._course()))
         self.logged = now._replace(seconds=self.records.wall_s)
 
     def _write_status(self, state: str, reason: str | None = None) -> None:

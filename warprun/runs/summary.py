@@ -1,4 +1,4 @@
-"""The summary at the end of a run: its returns, and notes on its curves if it did not learn. No torch."""
+"""What a run has measured: its summary at the end, and notes on its curves if it does not learn. No torch."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ class Course(NamedTuple):
     def evaluations(self) -> list[Mapping[str, float]]:
         """The records that have an evaluation."""
         return [row for row in self.history if f"eval/{self.returns}" in row]
+
+    @property
+    def reaches_bar(self) -> bool:
+        """Whether the last evaluation reached `env.solved_at`; a run that goes on counts as solved only at its end."""
+        bar = self.config.env.solved_at
+        return bar is not None and self.metrics.get(f"eval/{self.returns}", -math.inf) >= bar
 
     @property
     def error(self) -> float:

@@ -9,18 +9,17 @@ from warprun.config.schema import Config
 from warprun.errors import UserError
 
 RATE = "tag(log,interval(1e-4,5e-3))"
-GAMMA = "choice(0.9,0.95,0.98,0.99,0.995,0.998,0.999)"
+GAMMAS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+"""Discounts that are searched, beside that of a run without a search."""
 UNITS = "null,[32,32],[128,128],[256,256]"
 """null: [64,64], or what belongs to an encoder."""
 UNITS_OF_CRITICS = "choice([32,32],[64,64],[128,128],[256,256])"
 
-RATE_KEY, FOLLOWING = "agent.learning_rate", "agent.desired_kl"
-"""One of these is searched."""
-GAMMA_KEY = "agent.gamma"
+GAMMA_KEY, RATE_KEY, FOLLOWING = "agent.gamma", "agent.learning_rate", "agent.desired_kl"
+"""Of the last two one is searched."""
 
 ON_POLICY = {
     RATE_KEY: RATE,
-    GAMMA_KEY: GAMMA,
     "agent.gae_lambda": "choice(0.8,0.9,0.95,0.98)",
     "agent.entropy_coef": "tag(log,interval(1e-5,3e-2))",
     "agent.network.hidden": UNITS,
@@ -28,7 +27,6 @@ ON_POLICY = {
 }
 OFF_POLICY = {
     RATE_KEY: RATE,
-    GAMMA_KEY: GAMMA,
     "agent.n_step": "choice(1,3,5)",
     "agent.batch_size": "choice(64,128,256,512)",
     "agent.network.hidden": UNITS,
@@ -65,7 +63,8 @@ def default_space(config: Config, given: Sequence[str], networks: bool = True) -
     derived = {override.partition("=")[0] for override in config.origin.derived} - {RATE_KEY, FOLLOWING, GAMMA_KEY}
     without = {*fixed, *derived, *([RATE_KEY] if getattr(agent, "desired_kl", None) is not None else [])}
     sizes = networks and config.agent.network.module is None and not config.agent.network.remembers
-    free = {key: values for key, values in SPACES[agent.name].items() if key not in without and not _is_off(config, key, values)}
+    space = {GAMMA_KEY: f"choice({','.join(map(str, sorted({*GAMMAS, agent.gamma})))})"} | SPACES[agent.name]
+    free = {key: values for key, values in space.items() if key not in without and not _is_off(config, key, values)}
     return [f"{key}={values}" for key, values in free.items() if sizes or not key.startswith("agent.network.")]
 
 
