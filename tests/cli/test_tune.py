@@ -158,7 +158,15 @@ def test_settings_that_are_out_of_range_are_drawn_in_the_first_trial():
     given = ["env=mountain_car_continuous", "agent=ppo"]
     config = compose(given)
     space = study.read_space([*given, *default_space(config, given)]).beginning_with(config)
-    assert {"agent.gamma", "agent.entropy_coef"} <= set(space.distributions) - set(space.first)
+    assert "agent.entropy_coef" in set(space.distributions) - set(space.first)
+
+
+@pytest.mark.parametrize(("limit", "gamma"), [(200, 0.99), (3000, 0.9967)])
+def test_the_discount_of_a_run_without_a_search_is_searched_first(limit, gamma):
+    given = ["env=pendulum", "tuned=none", f"env.time_limit={limit}"]
+    config = compose(given)
+    space = study.read_space([*given, *default_space(config, given)]).beginning_with(config)
+    assert space.first["agent.gamma"] == str(gamma) and "0.999" in space.text["agent.gamma"]
 
 
 def test_what_follows_from_a_run_is_not_searched():

@@ -17,6 +17,7 @@ from warprun.config.schema import Config, EnvConfig, from_dict
 from warprun.runs import checkpoint, rundir
 from warprun.runs.build import make_agent, set_up
 from warprun.runs.evaluation import Evaluation, Evaluator, describe_checkpoint, evaluate_run
+from warprun.runs.measured import Notes
 from warprun.runs.summary import Course, summarize
 from warprun.runs.timetable import interval
 from warprun.state import derived_seed, restore
@@ -206,6 +207,26 @@ def test_nothing_is_said_of_curves_without_a_bar_if_evaluations_got_better():
     assert not [name for name in summarize(Course(metrics, history, SPEC, "return", NO_BAR, False)) if name.startswith("note")]
     level = [row | {"eval/return": 9.0} for row in history]
     assert "stopped exploring" in str(summarize(Course(metrics, level, SPEC, "return", NO_BAR, False)))
+
+
+def halfway(records: int, progress: float = 0.5, **more: float) -> list[str]:
+    """Return what a run that has stopped exploring is told twice."""
+    history = [row | {"loss/entropy": 0.01, "eval/return": 1.0} for row in LEARNED[:records]]
+    said: list[str] = []
+    once = Notes(said.append, [])
+    for _ in range(2):
+        once.halfway(progress, Course({"eval/return": 1.0} | more, history, SPEC, "return", BAR, False))
+    assert bool(once.told) == (progress >= 0.5 and records >= 8)
+    return said
+
+
+def test_a_run_that_does_not_learn_is_told_once_halfway():
+    assert any(line.startswith("halfway: the entropy of the policy fell to 0.01") for line in halfway(10))
+    assert len(halfway(10)) == len(set(halfway(10)))
+
+
+def test_a_run_is_told_nothing_in_its_first_half_or_above_its_bar_or_of_few_records():
+    assert halfway(10, progress=0.49) == halfway(7) == halfway(10, **{"eval/return": 10.0}) == []
 
 
 def test_a_best_checkpoint_that_is_better_is_named():

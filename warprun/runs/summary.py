@@ -1,4 +1,4 @@
-"""What a run has measured: its summary at the end, and notes on its curves if it does not learn. No torch."""
+"""The summary of a run at its end, and notes on its curves if it does not learn. No torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_BETTER = "no evaluation was better than the first one"
 
 
 class Course(NamedTuple):
-    """What a run has measured so far."""
+    """The measurements of a run so far."""
 
     metrics: Mapping[str, float]
     """The last value of every tag."""
