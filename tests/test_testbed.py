@@ -5,6 +5,7 @@ import pytest
 
 import warprun
 from tests.scripts import SCRIPTS, load
+from tests.words import words
 
 references, solvers, testbed = load("testbed_references"), load("testbed_solvers"), load("testbed")
 RULED = {name: task for name, task in testbed.TASKS.items() if task.ends}
@@ -129,3 +130,22 @@ def test_a_table_counts_the_runs_of_each_set():
         "| those of sb3 |  | derived | 1/2 |  |  |  |",
         "| those of sb3 |  | sb3 | 0/2 |  |  |  |",
     ]
+
+
+HEALTHY = (
+    *("cartpole", "acrobot", "pendulum", "integrator_small", "integrator_large", "reactor", "mountain_car_continuous", "bandit", "rooms"),
+    *("mountain_car", "booster", "catalysis", "glucose", "inventory", "epidemic", "maze", "screening", "plate", "packing", "antenna"),
+)
+
+
+@pytest.mark.slow  # compiles
+@pytest.mark.parametrize("bar", ["of the task", "null"])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_run_that_reaches_the_bar_is_not_told_that_it_does_not_learn(name, bar, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(SCRIPTS / "testbed")
+    task = testbed.TASKS[name]
+    solved_at = task.bar if bar == "of the task" else bar
+    given = words("agent=ppo tuned=none device=cpu concurrency.threads=1 n_envs=100 total_steps=1e6 stop_when_solved=false")
+    result = warprun.train([*given, *task.overrides.split(), f"env.solved_at={solved_at}", f"run_dir={tmp_path / 'run'}"])
+    assert result.eval_return >= task.bar
+    assert "; try: " not in capsys.readouterr().out

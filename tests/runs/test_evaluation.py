@@ -206,12 +206,14 @@ def test_nothing_is_said_of_curves_without_a_bar_if_evaluations_got_better():
     metrics = history[-1] | {"eval/best_return": 9.0, "eval/best_env_steps": 5.0, "eval/episodes": 100}
     assert not [name for name in summarize(Course(metrics, history, SPEC, "return", NO_BAR, False)) if name.startswith("note")]
     level = [row | {"eval/return": 9.0} for row in history]
-    assert "stopped exploring" in str(summarize(Course(metrics, level, SPEC, "return", NO_BAR, False)))
+    assert "stopped exploring" not in str(summarize(Course(metrics, level, SPEC, "return", NO_BAR, False)))
+    stuck = [row | {"train/return": float(n % 3)} for n, row in enumerate(level)]
+    assert "stopped exploring" in str(summarize(Course(metrics, stuck, SPEC, "return", NO_BAR, False)))
 
 
-def halfway(records: int, progress: float = 0.5, **more: float) -> list[str]:
+def halfway(records: int, progress: float = 0.5, values: Mapping[str, float] = {"train/return": 0.0}, **more: float) -> list[str]:
     """Return what a run that has stopped exploring is told twice."""
-    history = [row | {"loss/entropy": 0.01, "eval/return": 1.0} for row in LEARNED[:records]]
+    history = [row | {"loss/entropy": 0.01, "eval/return": 1.0} | values for row in LEARNED[:records]]
     said: list[str] = []
     once = Notes(said.append, [])
     for _ in range(2):

@@ -68,12 +68,12 @@ class Curves:
 
     @property
     def improved(self) -> bool:
-        """Whether training episodes of the last quarter returned clearly more than those of the first."""
+        """Whether training episodes of the last quarter of the records returned clearly more than those of the first two."""
         returns = finite(self.rows, self._named("train/return"))
         quarter = len(returns) // 4
         if quarter < 2:
             return False
-        first, last = returns[:quarter], returns[-quarter:]
+        first, last = returns[:2], returns[-quarter:]
         return statistics.mean(last) - statistics.mean(first) > 2.0 * max(statistics.stdev(first), statistics.stdev(last))
 
     def _named(self, tag: str) -> str:
@@ -128,7 +128,7 @@ def no_episodes(curves: Curves) -> tuple[str, str] | None:
 def same_returns(curves: Curves) -> tuple[str, str] | None:
     """Find episodes that return the same, whatever the actions are."""
     got, length = curves.of("train/return"), curves.shared("train/episode_length")
-    if len(got) < LEAST_RECORDS or max(got) - min(got) > 1e-6 * abs(got[0]):
+    if curves.improved or len(got) < LEAST_RECORDS or max(got) - min(got) > 1e-6 * abs(got[0]):
         return None
     found = f"all recent training episodes returned {got[0]:.4g}: rewards do not favor any action"
     if length and length[-1] == curves.limit and not any(curves.shared("eval/terminated")):
@@ -246,10 +246,14 @@ SIGNS: tuple[Sign, ...] = (
 """Those first whose cause is nearer: a run whose observations say nothing shows the later signs, too."""
 
 
-def notes(curves: Curves) -> Iterator[str]:
-    """Yield a note for each sign."""
+OF_A_RUN_THAT_IMPROVED = (no_episodes, constant_observations, clipped_observations, large_values, large_steps, small_steps)
+"""Signs that say something of it while it goes on: it may explore less because it has learned."""
+
+
+def notes(curves: Curves, signs: Sequence[Sign] = SIGNS) -> Iterator[str]:
+    """Yield a note for each of the signs."""
     who = f"group {curves.group.name}: " if curves.several else ""
-    for sign in SIGNS:
+    for sign in signs:
         found = sign(curves)
         if found:
             yield f"{who}{found[0]}; try: {found[1]}"

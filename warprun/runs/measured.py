@@ -13,7 +13,7 @@ import torch
 
 from warprun.learning.interfaces import Metrics
 from warprun.runs.diagnosis import LEAST_RECORDS
-from warprun.runs.summary import Course, notes_on_learning
+from warprun.runs.summary import Course, notes_halfway
 from warprun.simulation.simulator import Episodes
 
 BEST = ("eval/best_return", "eval/best_env_steps")
@@ -170,7 +170,7 @@ class Notes:
         """Show, once, what the curves of a run that does not learn show when half of it is over, or when there are curves."""
         if progress >= 0.5 and "halfway" not in self.told and len(course.history) >= 2 * LEAST_RECORDS:
             self.told.append("halfway")
-            for text in [] if course.reaches_bar else notes_on_learning(course):
+            for text in notes_halfway(course):
                 self._message(f"halfway: {text}")
 
     def on_clipping(self, values: Mapping[str, float]) -> None:

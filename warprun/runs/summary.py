@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from warprun.config.schema import Config
 from warprun.runs import diagnosis
-from warprun.runs.diagnosis import LEAST_RECORDS, Curves, finite
+from warprun.runs.diagnosis import LEAST_RECORDS, OF_A_RUN_THAT_IMPROVED, SIGNS, Curves, finite
 from warprun.spec import Spec
 
 SPEED = "perf/env_steps_per_s"
@@ -42,6 +42,23 @@ class Course(NamedTuple):
         """Whether the last evaluation reached `env.solved_at`; a run that goes on counts as solved only at its end."""
         bar = self.config.env.solved_at
         return bar is not None and self.metrics.get(f"eval/{self.returns}", -math.inf) >= bar
+
+    @property
+    def curves(self) -> list[Curves]:
+        """The records of each group."""
+        return [Curves(self.history, group, self.config, self.spec) for group in self.spec.groups]
+
+    @property
+    def is_level(self) -> bool:
+        """Whether no evaluation was better than the first one."""
+        first = [row[f"eval/{self.returns}"] for row in self.evaluations[:1]]
+        return len(self.evaluations) >= LEAST_RECORDS and self.best - first[0] <= 2.0 * self.error
+
+    @property
+    def learns(self) -> bool:
+        """Whether a run without `env.solved_at` gets better, of which better returns are the only sign."""
+        better = not self.is_level or any(curves.improved for curves in self.curves)
+        return self.config.env.solved_at is None and better
 
     @property
     def error(self) -> float:
@@ -74,14 +91,19 @@ def summarize(course: Course) -> dict[str, float | str]:
 
 
 def notes_on_learning(course: Course) -> list[str]:
-    """Return what the curves of a run show, with things to try; nothing if the run is solved, or has no bar and gets better."""
-    evaluations = course.evaluations
-    level = len(evaluations) >= LEAST_RECORDS and course.best - evaluations[0][f"eval/{course.returns}"] <= 2.0 * course.error
-    # Without env.solved_at, better evaluations are the only sign of learning: such a run needs no notes on its training.
-    if course.solved or not (level or course.config.env.solved_at is not None):
+    """Return what the curves of a run show at its end, with things to try; nothing if the run is solved, or has no bar and gets better."""
+    if course.solved:
         return []
-    curves = [Curves(course.history, group, course.config, course.spec) for group in course.spec.groups]
-    return ([NO_BETTER] if level else []) + [note for each in curves for note in diagnosis.notes(each)]
+    signs = [] if course.learns else [note for curves in course.curves for note in diagnosis.notes(curves)]
+    return ([NO_BETTER] if course.is_level else []) + signs
+
+
+def notes_halfway(course: Course) -> list[str]:
+    """Return the same of a run that goes on; of curves that get better only what is wrong all the same."""
+    if course.reaches_bar or course.learns:
+        return []
+    chosen = [(curves, OF_A_RUN_THAT_IMPROVED if curves.improved else SIGNS) for curves in course.curves]
+    return [note for curves, signs in chosen for note in diagnosis.notes(curves, signs)]
 
 
 def typical_speed(rows: Sequence[Mapping[str, float]]) -> float | None:
