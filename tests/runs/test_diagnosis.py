@@ -113,6 +113,22 @@ def test_the_first_cause_comes_first_and_groups_have_their_own_settings() -> Non
     assert note.startswith("group own: ") and note.endswith("agent.groups.own.learning_rate=0.1")
 
 
+@pytest.mark.parametrize(
+    ("returns", "improved"),
+    [
+        ([0.0, 0.2, *[1.0] * 6], True),
+        ([float(n) for n in range(100)], True),
+        ([float(n % 3) for n in range(100)], False),
+        ([1.0, 0.0, *[1.0, 0.0] * 10], False),
+        ([0.0, 1.0], False),
+    ],
+)
+def test_returns_that_rise_by_more_than_noise_are_better(returns: list[float], improved: bool) -> None:
+    spec = Spec((GroupSpec("own", 1, Box(3), Discrete(2)),))
+    rows = [{"train/return": value} for value in returns]
+    assert Curves(rows, spec.groups[0], Config(EnvConfig(name="mine"), PPOConfig()), spec).improved == improved
+
+
 SHORT = words("n_envs=16 agent.horizon=32 total_steps=16384 log.every=5% agent.network.hidden=[8]")
 PLANTED_ENV = words("env=cartpole env.module=tests.environments.planted env.name=planted env.solved_at=1000")
 PENDULUM = "env=pendulum n_envs=16 total_steps=65536 log.every=5%"

@@ -231,6 +231,12 @@ def test_a_run_is_told_nothing_in_its_first_half_or_above_its_bar_or_of_few_reco
     assert halfway(10, progress=0.49) == halfway(7) == halfway(10, **{"eval/return": 10.0}) == []
 
 
+def test_a_run_that_gets_better_is_told_halfway_only_of_what_is_wrong_all_the_same():
+    assert halfway(10, values={}) == []
+    (note,) = halfway(10, values={"loss/approx_kl": 0.4})
+    assert "by a KL divergence of 0.4" in note
+
+
 def test_a_best_checkpoint_that_is_better_is_named():
     history = [*LEARNED, LEARNED[-1] | {"eval/return": -196.0}]
     assert "about -4.9: checkpoint=best evaluates it" in notes(history, **{"eval/best_return": -4.9, "eval/episodes": 100})

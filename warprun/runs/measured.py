@@ -31,7 +31,7 @@ class Measured:
         self.losses: dict[str, torch.Tensor | float] = dict(losses)
         """The metrics of the last update, perhaps still on the device."""
         self.history: list[dict[str, float]] = []
-        """All records of this process, for notes on the learning curve and the summary at the end."""
+        """All records, also of earlier processes, for notes on the learning curve and the summary at the end."""
 
     def evaluate(self, results: Mapping[str, float], env_steps: int) -> bool:
         """Keep the results of an evaluation after `env_steps`; return whether it is the best so far."""

@@ -91,7 +91,7 @@ def summarize(course: Course) -> dict[str, float | str]:
 
 
 def notes_on_learning(course: Course) -> list[str]:
-    """Return what the curves of a run show at its end, with things to try; nothing if the run is solved, or has no bar and gets better."""
+    """Return what the curves of a run show at its end, with things to try; no signs if it is solved, or has no bar and gets better."""
     if course.solved:
         return []
     signs = [] if course.learns else [note for curves in course.curves for note in diagnosis.notes(curves)]

@@ -81,7 +81,7 @@ class Records:
             try:
                 return read_rows(lines)
             except UserError as error:
-                self.message(f"{error}: notes on curves at the end of the run are those of what follows")
+                self.message(f"{error}: notes on curves are those of what follows")
                 return []
         except OSError as error:
             raise UserError(f"cannot continue the records: {error.filename or self._folder}: {error.strerror}") from None
