@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -150,8 +151,12 @@ def test_a_simulator_that_fails_during_training_fails_the_run(statement, words, 
 def test_an_interrupt_while_a_file_is_imported_stays_an_interrupt(tmp_path):
     # To this thread: one sent to the process can reach another thread, and then Python's handler runs at any later time.
     file = write(tmp_path, "import signal\nsignal.raise_signal(signal.SIGINT)\n")
-    with pytest.raises(KeyboardInterrupt):
-        import_environment(str(file))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            import_environment(str(file))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.long
