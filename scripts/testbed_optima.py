@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from testbed_solvers import Chain, Cycle, Reference, module_of
+
+
+def chain_of(following: Sequence[np.ndarray], probability: Sequence[np.ndarray], reward: np.ndarray) -> Chain:
+    """Return the chain of outcomes, each with the following states and its probability, [A, ...] as the reward; axes after A are states."""
+    size = (len(reward), reward[0].size, -1)
+    return Chain(np.stack(following, -1).reshape(size), np.stack(probability, -1).reshape(size), reward.reshape(size[:2]))
 
 
 def service() -> Reference:
@@ -21,8 +28,7 @@ def service() -> Reference:
         chances = [chance if yes else 1.0 - chance for yes, chance in ((left, served), (arrival, comes), (change, p.change))]
         probability.append(chances[0] * chances[1] * chances[2])
     reward = -(p.wait * waiting + p.work * speed**2.0)
-    size = (bed.SPEEDS, 2 * (room + 1), -1)
-    chain = Chain(np.stack(following, -1).reshape(size), np.stack(probability, -1).reshape(size), reward.reshape(size[:2]))
+    chain = chain_of(following, probability, reward)
     start = np.zeros((room + 1, 2))
     start[:6] = 1.0 / 12.0
     return chain.reference(200, start.ravel(), lambda seen: 2 * seen[:, 0] + seen[:, 1])
@@ -172,13 +178,12 @@ def forest() -> Reference:
     cut = tenths * wood // 10
     rest = wood - cut
     grows = p.grows * rest * (1.0 - rest / room)
-    size = (len(bed.TENTHS), 2 * (room + 1), -1)
     following, probability = [], []
     for grown, changed in itertools.product((0, 1), repeat=2):
         following.append(2 * np.minimum(rest + grown, room) + (dear ^ changed))
         probability.append((grows if grown else 1.0 - grows) * (p.changes if changed else 1.0 - p.changes))
     reward = cut * np.where(dear, p.high, 1.0) - p.way * (tenths > 0)
-    chain = Chain(np.stack(following, -1).reshape(size), np.stack(probability, -1).reshape(size), reward.reshape(size[:2]))
+    chain = chain_of(following, probability, reward)
     start = np.zeros((room + 1, 2))
     start[50:150] = 1.0 / 200.0
     return chain.reference(4000, start.ravel(), lambda seen: 2 * seen[:, 0] + seen[:, 1])
@@ -191,14 +196,13 @@ def pump() -> Reference:
     action, wear, busy = np.meshgrid(np.arange(3), np.arange(end + 1), np.arange(2), indexing="ij")
     repaired = action == bed.REPAIR
     wears = np.where(action == bed.FULL, p.fast, p.slowly)
-    size = (3, 2 * (end + 1), -1)
     following, probability = [], []
     for worn, changed in itertools.product((0, 1), repeat=2):
         following.append(2 * np.where(repaired, 0, np.minimum(wear + worn, end)) + (busy ^ changed))
         probability.append((wears if worn else 1.0 - wears) * (p.changes if changed else 1.0 - p.changes))
     speed = 1.0 + np.where(action == bed.FULL, np.where(busy, p.rush, p.calm), 0.0)
     reward = np.where(repaired, -p.repair, speed * (1.0 - p.loss * wear))
-    chain = Chain(np.stack(following, -1).reshape(size), np.stack(probability, -1).reshape(size), reward.reshape(size[:2]))
+    chain = chain_of(following, probability, reward)
     start = np.zeros((end + 1, 2))
     start[:20] = 1.0 / 40.0
     return chain.reference(3000, start.ravel(), lambda seen: 2 * seen[:, 0] + seen[:, 1])

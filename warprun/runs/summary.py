@@ -51,12 +51,12 @@ class Course(NamedTuple):
     @property
     def is_level(self) -> bool:
         """Whether no evaluation was better than the first one."""
-        first = [row[f"eval/{self.returns}"] for row in self.evaluations[:1]]
-        return len(self.evaluations) >= LEAST_RECORDS and self.best - first[0] <= 2.0 * self.error
+        evaluations = self.evaluations
+        return len(evaluations) >= LEAST_RECORDS and self.best - evaluations[0][f"eval/{self.returns}"] <= 2.0 * self.error
 
     @property
     def learns(self) -> bool:
-        """Whether a run without `env.solved_at` gets better, of which better returns are the only sign."""
+        """Whether a run without `env.solved_at` gets better: better returns are the only sign that it learns."""
         better = not self.is_level or any(curves.improved for curves in self.curves)
         return self.config.env.solved_at is None and better
 
