@@ -33,9 +33,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
     return tmp_path / NAME
 
 
-def python(*arguments: str) -> None:
+def python(*arguments: str) -> str:
+    """Run Python; return what it prints."""
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 @pytest.mark.parametrize("project", new.VARIANTS, indirect=True)
@@ -80,7 +82,8 @@ def test_commands_of_the_readme_run(project: Path) -> None:
             given = [*INSTALL, "."]
         if program == "pytest":
             given = ["-k", PLAIN]
-        python(*COMMANDS[program].split(), *given)
+        said = python(*COMMANDS[program].split(), *given)
+        assert given[0] != "check" or "0 failed, 0 warnings" in said
     assert list(project.glob("outputs/*/metrics.jsonl")) or list(project.glob("outputs/*/*/metrics.jsonl"))
 
 

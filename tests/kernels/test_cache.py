@@ -208,7 +208,7 @@ def test_processes_that_start_together_compile_a_kernel_once(monkeypatch: pytest
         assert each.stdin
         print(file=each.stdin, flush=True)
     assert sorted(int(each.communicate()[0]) for each in processes) == [0, 2]
-    assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} == {".py", ".nbc", ".lock"}
+    assert {path.suffix for path in (tmp_path / "kernels").rglob("*") if path.is_file()} == {".py", ".nbc", ".lock"}
 
 
 @pytest.fixture

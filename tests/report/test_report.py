@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from datetime import datetime
 from html import escape, unescape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -102,6 +103,17 @@ def test_single_runs_and_unfinished_ones(without_figures: None, capsys: Captured
     assert "runs/b" in Path("report/report.html").read_text()
     assert cli.run(["report", "runs", "unfinished=true", "returns=train", "log_x=true"]) == 0
     assert "1 run without an end: runs/b (interrupted)" in capsys.readouterr().out
+
+
+def test_a_report_that_is_replaced_is_named(without_figures: None, capsys: Captured) -> None:
+    made(Path("runs/a"), [1.0, 2.0])
+    assert cli.run(["report", "runs"]) == 0
+    assert "replaces" not in capsys.readouterr().out
+    os.utime("report/report.html", (0.0, 1e9))
+    assert cli.run(["report", "runs"]) == 0
+    assert (
+        f"replaces the report of {datetime.fromtimestamp(1e9):%Y-%m-%d %H:%M} in report; out=FOLDER keeps it\n" in capsys.readouterr().out
+    )
 
 
 def test_the_runs_of_sweeps(tmp_path: Path) -> None:

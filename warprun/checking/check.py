@@ -19,6 +19,7 @@ from warprun.checking.processes import Helper, machine_code, simulated
 from warprun.checking.rolls import KernelRolls, changing, determinism, digests, masks_of, put, rate, seeds, steps_per_second
 from warprun.config.schema import Config, make_tables, parameters
 from warprun.environment import Environment, arguments
+from warprun.kernels import waiting
 from warprun.runs.build import Setup, make_engine, set_up
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.kernel_module import read_only, typed, typed_tables
@@ -178,6 +179,7 @@ def check(config: Config, overrides: Sequence[str]) -> list[Finding]:
     alone = replace(config.concurrency, threads=1, workers=0)
     config = replace(config, device="cpu", env=replace(config.env, on_nan="stop"), concurrency=alone)
     setup = set_up(config)
-    if isinstance(setup.environment, Environment):
-        return check_kernels(setup, setup.environment, overrides)
-    return check_external(setup)
+    with waiting.on("check", config.env.name):
+        if isinstance(setup.environment, Environment):
+            return check_kernels(setup, setup.environment, overrides)
+        return check_external(setup)

@@ -301,7 +301,9 @@ def _never(met: Experience, environment: Environment | None, where: str) -> Iter
         )
     elif not intended:
         cut = f", the time limit of {limit:,} steps ended all" if met.truncated.any() else f"; time_limit={limit:,} was not reached"
-        yield doubt(f"terminated was never set in {steps}{where}{cut}; is the goal only rare for random actions, or the condition wrong?")
+        text = f"terminated was never set in {steps}{where}{cut}; is the goal only rare for random actions, or the condition wrong?"
+        # Whether a class ever sets it cannot be read, and many end by their time limit only.
+        yield Problem(text, "note" if environment is None and met.truncated.any() else "warning")
 
 
 def _hidden_limit(met: Experience, where: str) -> Iterator[Problem]:

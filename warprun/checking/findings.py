@@ -31,7 +31,7 @@ class Finding:
 
     check: str
     verdict: Verdict
-    """passed; note: a measured number, or a check that could not run and why; warning: may be intended; failed: a mistake."""
+    """passed; note: a fact to know, or a check that could not run and why; warning: may be intended; failed: a mistake."""
     message: str
     """The mistake and its remedy; if passed, the extent of the check."""
 
@@ -60,7 +60,7 @@ def print_findings(found: Sequence[Finding]) -> None:
     table = Table("check", "result", "what, and what to do")
     for finding in found:
         table.add_row(finding.check, Text(finding.verdict, style=STYLES[finding.verdict]), finding.message)
-    console = table_console(160)
+    console = table_console()
     console.print(table)
     counts = {verdict: sum(finding.verdict == verdict for finding in found) for verdict in STYLES}
     console.print(f"{counts['failed']} failed, {counted(counts['warning'], 'warning')}, {counts['passed']} passed", soft_wrap=True)

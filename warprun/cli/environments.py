@@ -38,7 +38,7 @@ def envs(arguments: Sequence[str]) -> int:
 
 def _print_environments() -> list[str]:
     """Print the table of environments and why some fail to load; return the reasons for those that warprun ships."""
-    console = table_console(160)
+    console = table_console()
     table = Table("name", "actors", "observation", "action", "time limit", "solved at", "parameters")
     broken: dict[str, str] = {}
     missing_extras: dict[str, str] = {}
@@ -52,7 +52,7 @@ def _print_environments() -> list[str]:
     console.print(table)
     for reasons, style in ((missing_extras, "yellow"), (broken, "red")):
         for name, reason in reasons.items():
-            console.print(printable(f"{name}: {reason}"), style=style, soft_wrap=True)
+            console.sentence(Text(printable(f"{name}: {reason}"), style))
     return [f"{name}: {reason}" for name, reason in broken.items() if is_shipped("env", name)]
 
 

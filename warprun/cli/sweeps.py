@@ -142,7 +142,7 @@ def close(board: Board) -> None:
     """Print the table of all jobs and the next commands. As for the records of a run, a closed pipe or a full disk is not a failure."""
     board.refresh()
     with suppress(OSError):
-        console = table_console(200)
+        console = table_console()
         console.print(board.table())
         best = max((job for job in board.plan.jobs if board.states[job.number].is_done), key=lambda job: _return(board, job), default=None)
         if best is not None:
@@ -260,7 +260,7 @@ def tune(arguments: Sequence[str]) -> int:
         finally:
             board.refresh()
             with suppress(OSError):
-                table_console(200).print(board.table())
+                table_console().print(board.table())
                 following = _next(study.best, studies.BEST)
                 print("\n".join([*studies.closing(study), *following]), flush=True)
     return DONE if study.best else FAILED
@@ -312,7 +312,7 @@ def status(arguments: Sequence[str]) -> int:
         raise UserError(f"every_s={settings.every_s} must be at least 0.1")
     folder = plan.latest(Path(settings.output_root)) if named in ("", "latest") else Path(named)
     board = Board.of(plan.read(folder))
-    console = table_console(200)
+    console = table_console()
     if console.is_terminal and _goes_on(board):
         with Live(console=console, auto_refresh=False, transient=True) as live, signals.flagged(), signals.requests.deferred():
             while _goes_on(board) and signals.requests.number is None:

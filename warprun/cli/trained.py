@@ -58,7 +58,7 @@ def evaluate(arguments: Sequence[str]) -> int:
             error = result.get(f"{name}_stderr")
             value = f"{measured:,}" if isinstance(measured, int) else f"{measured:,.3f}"
             table.add_row(name, value, "" if error is None else f"{error:,.3f}")
-    table_console(80).print(table)
+    table_console().print(table)
     return DONE
 
 
@@ -197,7 +197,7 @@ def _print(played: Sequence[Played], order: Order) -> None:
     if len(played) > 1:
         means = [f"{sum(episode.returns[group] for episode in played) / len(played):,.3f}" for group in groups]
         table.add_row("mean", *means, f"{sum(episode.steps for episode in played) / len(played):,.1f}", "")
-    table_console(100).print(table)
+    table_console().print(table)
     for path in order.records:
         print(f"{printable(path, MOST_PRINTED)}  {path.stat().st_size:,} bytes")
 

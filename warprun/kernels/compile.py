@@ -21,7 +21,7 @@ from numba.core.types.misc import unliteral
 
 from warprun.environment import KernelFunction
 from warprun.errors import UserError
-from warprun.kernels import compilers, integers, thrift
+from warprun.kernels import compilers, integers, thrift, waiting
 from warprun.kernels.cache import KernelFiles, cache_root, module_name, notice, scratch, without_comments, write_source
 from warprun.kernels.fingerprint import (
     MISSING,
@@ -328,20 +328,23 @@ def load_module(
         if is_jitted(kernel) and kernel_name not in given and kernel._cache.cache_path:
             if kept:
                 kernel._cache._cache_file = files = KernelFiles(path.parent, kernel_name, kernel._cache._cache_file._dump)
-                _compile_once(kernel, files)
+                _compile_once(kernel, files, name)
             else:
                 kernel._cache = numba.core.caching.NullCache()
     sys.modules[unique] = module
     return module
 
 
-def _compile_once(kernel: Dispatcher, files: KernelFiles) -> None:
-    """Let one process at a time compile a kernel for the same types; the others load it then."""
+def _compile_once(kernel: Dispatcher, files: KernelFiles, owner: str) -> None:
+    """Let one process at a time compile a kernel of `owner` for the same types; the others load it then."""
     compile_here = kernel.compile
 
     def compile_alone(signature: tuple[Type, ...]) -> object:
+        key = kernel._cache._index_key(signature, kernel.targetctx.codegen())
+        if files.path(key).exists():
+            return compile_here(signature)
         # A thread that waits holds the lock of Numba, which one that compiles could need.
-        with global_compiler_lock, files.alone(kernel._cache._index_key(signature, kernel.targetctx.codegen())):
+        with global_compiler_lock, waiting.on(f"compiling {kernel.py_func.__name__}", owner), files.alone(key):
             return compile_here(signature)
 
     kernel.compile = compile_alone

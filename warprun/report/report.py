@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -133,15 +134,24 @@ def report(asked: Asked) -> None:
     whole = shown = Compared(comparison, found)
     if len(comparison.kinds) > MOST_LINES:
         shown = Compared(*population.best(comparison, found, MOST_LINES))
-    console = table_console(240)
+    console = table_console()
     console.print(table.terminal(*shown))
     notes = _notes(runs, comparison, found)
-    for note in [*notes, *_short(left_out)]:
-        console.print(note, soft_wrap=True)
+    for note in [*notes, *_short(left_out), *_replaced(asked.out)]:
+        console.sentence(note)
     for path in _write(asked, whole, shown, [*notes, *map(_line_of, left_out)]):
         console.print(str(path), soft_wrap=True)
     if asked.tensorboard:
-        console.print(f"event files for TensorBoard: {events.write_missing(runs):,} written; other runs had one", soft_wrap=True)
+        console.sentence(f"event files for TensorBoard: {events.write_missing(runs):,} written; other runs had one")
+
+
+def _replaced(out: Path) -> list[str]:
+    """Return a line if the folder `out` holds a report, which a new one replaces."""
+    try:
+        written = datetime.fromtimestamp((out / "report.html").stat().st_mtime)
+    except FileNotFoundError:
+        return []
+    return [f"replaces the report of {written:%Y-%m-%d %H:%M} in {out}; out=FOLDER keeps it"]
 
 
 def _notes(runs: Sequence[Run], comparison: Comparison, found: Sequence[Line]) -> list[str]:

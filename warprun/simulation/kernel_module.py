@@ -15,6 +15,7 @@ from numba.core.errors import NumbaError
 
 from warprun.errors import UserError
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
+from warprun.kernels import waiting
 from warprun.kernels.check import check_functions, check_language, check_variables, explain
 from warprun.kernels.driver import available_memory
 from warprun.simulation.arrays import ArrayPlan
@@ -68,9 +69,10 @@ def load(
     build = kernels.plain_function if device.kind == "cudasim" else kernels.kernel_function
     module = kernels.load_module(name, program.source, globals_, build)
     if compiled and checks and not kernels.is_cached(module):
-        check_variables(tuple(functions))
-        check_functions(environment, PlainEnvironment(environment, seed=0, **of_run).sample)
-        try_out(environment, functions, seed=0, **of_run)
+        with waiting.on("trying the functions", name):
+            check_variables(tuple(functions))
+            check_functions(environment, PlainEnvironment(environment, seed=0, **of_run).sample)
+            try_out(environment, functions, seed=0, **of_run)
         announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
     values = {"p": of_run["params"]} if params._fields else {}
     if single_tables is not None:

@@ -39,7 +39,7 @@ class View:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._console = table_console(200)
+        self._console = table_console()
         self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal else None
         self._next_s = 0.0
         self._summary = Summary(board)
@@ -59,7 +59,7 @@ class View:
     def message(self, text: str) -> None:
         """Print a line; the reader may have gone."""
         with suppress(OSError):
-            self._console.print(printable(text, 1000), soft_wrap=True)
+            self._console.sentence(printable(text, 1000))
 
     def draw(self, running: Sequence[Job]) -> None:
         """Draw the table again if it is due."""

@@ -1,11 +1,13 @@
 import io
 import math
+import threading
 
 import pytest
 from rich.console import Console
 
+from warprun.kernels import waiting
 from warprun.runs.records.sink import Row
-from warprun.runs.records.terminal import LiveView, Progress, duration, line, number, si, view
+from warprun.runs.records.terminal import LiveView, PlainConsole, Progress, duration, line, number, si, table_console, view
 
 
 def test_time_left_leaves_out_what_came_before_the_first_row():
@@ -192,3 +194,45 @@ def test_draws_no_more_often_than_asked():
         live.log(Row(step, 1.0, {}))
     assert console.file.getvalue().count("train return") == 1
     live.close()
+
+
+def test_the_view_shows_what_the_run_waits_for(monkeypatch):
+    monkeypatch.setattr(waiting, "PATIENCE_S", 0.001)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    live = LiveView(console, progress(), "run", "outputs/run", every_s=0.0)
+    live.log(Row(1, 1.0, {}))
+    assert "waits for" not in console.file.getvalue()
+    shown = threading.Event()
+    draw = live._draw
+    monkeypatch.setattr(live, "_draw", lambda: (draw(), shown.set()))
+    with waiting.on("compiling rollout", "tank"):
+        assert shown.wait(60.0)
+    live.close()
+    assert "compiling rollout of tank: 0 s" in console.file.getvalue()
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what is printed."""
+
+    def isatty(self):
+        return True
+
+
+NOTE = "the returns of all evaluations are the same: rewards may not depend on actions, and agent.entropy_coef=0.01 explores more"
+
+
+@pytest.mark.parametrize(("file", "lines"), [(Screen(), 2), (io.StringIO(), 1)])
+def test_sentences_break_between_words(file, lines):
+    PlainConsole(file=file, width=80, color_system=None).sentence(NOTE)
+    assert file.getvalue().count("\n") == lines
+    assert file.getvalue().split() == NOTE.split()
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 120), ("90", 90)])
+def test_tables_in_files_fit_a_page(monkeypatch, columns, width):
+    """Without a terminal no table is wider than 120 columns, or what the variable COLUMNS says."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert table_console().width == width

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +18,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from warprun.kernels import waiting
 from warprun.runs.records.sink import Row, Sink
 
+FILE_COLUMNS = 120
+"""Most columns of a table in a file."""
 STATUS_STYLE = {"solved": "bold green", "finished": "bold green", "failed": "bold red", "interrupted": "bold yellow"}
 
 
@@ -64,8 +68,8 @@ class Terminal(Sink):
             if key not in notes:
                 table.add_row(Text(key, style="dim"), Text(_show(key, value)))
         self._console.print(table)
-        for key, value in notes.items():  # not wrapped: they can end with a command to copy
-            self._console.print(Text.assemble((key, "dim"), f"  {value}"), soft_wrap=True)
+        for key, value in notes.items():
+            self._console.sentence(Text.assemble((key, "dim"), f"  {value}"))
         self._console.print(Text(_short(self._folder)), soft_wrap=True)
 
     def close(self) -> None:
@@ -90,11 +94,16 @@ class PlainConsole(Console):
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError("standard output has no reader any more")
 
+    def sentence(self, text: str | Text) -> None:
+        """Print a text: in a terminal its lines break between words, in a file it is one line."""
+        self.print(text, soft_wrap=not self.file.isatty())
 
-def table_console(width_of_file: int) -> PlainConsole:
-    """Return a console for texts of users: no markup, no emoji codes. A file has no width, so it gets `width_of_file` columns."""
+
+def table_console() -> PlainConsole:
+    """Return a console for texts of users: no markup, no emoji codes. A file has the width of the variable COLUMNS, else FILE_COLUMNS."""
     console = PlainConsole(markup=False, emoji=False, highlight=False)
-    return console if console.is_terminal else PlainConsole(markup=False, emoji=False, highlight=False, width=width_of_file)
+    told = console.is_terminal or "COLUMNS" in os.environ
+    return console if told else PlainConsole(markup=False, emoji=False, highlight=False, width=FILE_COLUMNS)
 
 
 def prefix(value: float) -> tuple[float, str]:
@@ -283,6 +292,8 @@ class LiveView(Sink):
         self._every_s = every_s
         self._next = 0.0
         self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._waits_for = ""
+        self._open = ExitStack()
 
     def start(self, info: Mapping[str, object]) -> None:
         """Store the name of the device for the view."""
@@ -296,7 +307,15 @@ class LiveView(Sink):
         self._next = now + self._every_s
         if not self._live.is_started:
             self._live.start()
-        self._live.update(view(self._progress, self._title, self._device, self._folder), refresh=True)
+            self._open.enter_context(waiting.shown_by(self._wait_for))
+        self._draw()
+
+    def _wait_for(self, text: str) -> None:
+        self._waits_for = text
+        self._draw()
+
+    def _draw(self) -> None:
+        self._live.update(view(self._progress, self._title, self._device, self._folder, self._waits_for), refresh=True)
 
     def message(self, text: str) -> None:
         """Print the text above the view."""
@@ -304,11 +323,12 @@ class LiveView(Sink):
 
     def close(self) -> None:
         """Remove the view and show the cursor again."""
+        self._open.close()
         self._live.stop()
 
 
-def view(progress: Progress, name: str, device: str, folder: str) -> RenderableType:
-    """Return the view, for terminals of 60 columns or more."""
+def view(progress: Progress, name: str, device: str, folder: str, waits_for: str = "") -> RenderableType:
+    """Return the view, for terminals of 60 columns or more. `waits_for`: what the run waits for at the moment."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", min_width=10)
     grid.add_column(ratio=1)
@@ -321,6 +341,8 @@ def view(progress: Progress, name: str, device: str, folder: str) -> RenderableT
         grid.add_row("spent in", ", ".join(f"{part} {100 * share:.0f} %" for part, share in progress.shares.items()))
     for role, text in progress.roles:
         grid.add_row(role, Text(text))
+    if waits_for:
+        grid.add_row("waits for", Text(waits_for))
     grid.add_row("device", Text(device))
     grid.add_row("folder", Text(folder, overflow="fold"))
     parts: list[RenderableType] = [grid, Text(), _outcomes(progress)]
