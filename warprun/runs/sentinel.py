@@ -88,7 +88,6 @@ class Sentinel:
 
 
 ADVICE = "the networks cannot recover; lower agent.learning_rate or check the scale of the rewards"
-
 LARGE_RETURNS = "discounted returns are beyond float32; divide the rewards by a constant"
 
 
