@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -109,6 +108,42 @@ class MultiDiscrete:
     def components(self) -> int:
         """Numbers that make one action."""
         return len(self.nvec)
+
+
+@dataclass(frozen=True)
+class Part:
+    """An observation, or a part of one, as the environment gives it: an array of numbers, of choices, or several parts."""
+
+    shape: tuple[int, ...] = ()
+    """Of an array."""
+    choices: tuple[int, ...] = ()
+    """Number of values of each choice of an array of choices: a row has each as a one-hot vector."""
+    start: tuple[int, ...] = ()
+    """The smallest value of each choice."""
+    image: bool = False
+    """Whether it is an array of bytes: a row has them divided by 255."""
+    names: tuple[str, ...] = ()
+    """Of the parts of a dict; those of a tuple have none."""
+    parts: tuple[Part, ...] = ()
+    """A row has one after the other."""
+
+    def __post_init__(self) -> None:
+        for number in (*self.shape, *self.choices):
+            whole_number("each number of an observation's shape", number)
+        if self.choices and not len(self.choices) == len(self.start) == math.prod(self.shape):
+            raise ContractError(f"an observation has {math.prod(self.shape)} choices, and {len(self.choices)} numbers of values")
+        if self.names and len(self.names) != len(self.parts):
+            raise ContractError(f"an observation has {len(self.parts)} parts and {len(self.names)} names")
+
+    @property
+    def size(self) -> int:
+        """Columns of a row that it takes."""
+        return sum(part.size for part in self.parts) if self.parts else sum(self.choices) or math.prod(self.shape)
+
+    @property
+    def arrays(self) -> tuple[Part, ...]:
+        """The arrays that it consists of, in the order of the columns."""
+        return tuple(array for part in self.parts for array in part.arrays) if self.parts else (self,)
 
 
 FieldKind = Literal["real", "image", "binary"]
@@ -272,6 +307,8 @@ class GroupSpec:
     """Whether the simulator gives an action mask with every observation."""
     leaves: bool = False
     """Whether an actor can leave an episode before it ends; the simulator then says who is in it (`GroupTrajectory.alive`)."""
+    given: Part | None = None
+    """What the environment gives in the place of a row, which the simulator makes of it; None: it gives rows."""
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
@@ -279,6 +316,8 @@ class GroupSpec:
         object.__setattr__(self, "size", whole_number(f"size of group {self.name!r}", self.size))
         if not isinstance(self.observation, Box):
             raise ContractError(f"observation of group {self.name!r} must be a Box, such as Box(2), not {shown(self.observation)}")
+        if self.given is not None and self.given.size != self.observation.size:
+            raise ContractError(f"observation of group {self.name!r} has {self.observation.size} numbers, and its parts {self.given.size}")
         if not isinstance(self.action, Space):
             given = shown(self.action)
             raise ContractError(
@@ -328,68 +367,3 @@ class Spec:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-# A spec as plain data, the form in which a checkpoint stores it ----------------------------------------------------------------
-
-
-def to_data(spec: Spec) -> dict[str, object]:
-    """Return `spec` as dicts, lists, numbers and texts; infinite bounds are None."""
-    groups = [
-        {
-            "name": group.name,
-            "size": group.size,
-            "observation": group.observation.size,
-            "fields": [[field.first, list(field.shape), field.channels_last, field.kind] for field in group.observation.fields],
-            "action": _action_data(group.action),
-            "masked": group.masked,
-            "leaves": group.leaves,
-        }
-        for group in spec.groups
-    ]
-    return {"groups": groups, "time_limit": spec.time_limit}
-
-
-def from_data(data: object) -> Spec:
-    """Return the spec that `to_data` described; an observation has no bounds. Raises ValueError."""
-    try:
-        found: Any = data
-        return Spec(tuple(map(_group, found["groups"])), found["time_limit"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the spaces of the environment are damaged: {type(error).__name__}") from None
-
-
-def _action_data(space: Space) -> dict[str, object]:
-    if isinstance(space, Discrete):
-        return {"discrete": space.n}
-    if isinstance(space, MultiDiscrete):
-        return {"multi_discrete": list(space.nvec)}
-    return {"box": space.size, "low": _bound(space.low), "high": _bound(space.high)}
-
-
-def _bound(bound: float | tuple[float, ...]) -> object:
-    if isinstance(bound, tuple):
-        return [_bound(each) for each in bound]
-    return float(bound) if math.isfinite(bound) else None
-
-
-def _group(data: Mapping[str, Any]) -> GroupSpec:
-    leaves = data["leaves"]
-    if not isinstance(data["masked"], bool) or not isinstance(leaves, bool):
-        raise TypeError("masked and leaves must be true or false")
-    action = data["action"]
-    space: Space
-    if "discrete" in action:
-        space = Discrete(action["discrete"])
-    elif "multi_discrete" in action:
-        space = MultiDiscrete(tuple(action["multi_discrete"]))
-    else:
-        space = Box(action["box"], _from_bound(action["low"], -math.inf), _from_bound(action["high"], math.inf))
-    fields = (Field(first, tuple(shape), last, kind) for first, shape, last, kind in data.get("fields", []))  # runs of 1.0.0 lack them
-    return GroupSpec(data["name"], data["size"], Box(data["observation"], fields=tuple(fields)), space, data["masked"], leaves)
-
-
-def _from_bound(bound: float | list[float | None] | None, infinite: float) -> float | tuple[float, ...]:
-    if isinstance(bound, list):
-        return tuple(infinite if each is None else each for each in bound)
-    return infinite if bound is None else bound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.simulation.rollouts import Arrays
 from warprun.environment import Discrete
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.network_settings import NetworkConfig
-from warprun.learning.normalization import RESOLUTION, RewardNormalizer
+from warprun.learning.normalization import RESOLUTION, TINY, RewardNormalizer
 from warprun.learning.on_policy import Learner
 from warprun.learning.operations import Operations, Steps, gae
 from warprun.learning.optimizers import Adam, clip_norm
@@ -107,39 +107,47 @@ def returns(network: str, n_envs: int) -> Found:
     return numbers(found.items()), numbers((exact | dict(zip(spread, moments, strict=True))).items())
 
 
-def observations(rows: int, features: int) -> Found:
-    """Take observations into running statistics, twice."""
+def observations(rows: int, features: int, unit: float = 1.0) -> Found:
+    """Take observations in a unit into running statistics, twice; return what they are in the unit 1."""
     learner, _ = learner_of("relu 17-5-9", 3)
     normalizer = learner.policy.normalizer
     normalizer.__init__(features, torch.device("cpu"))
     observe = kernels_of(learner).observe
     random = np.random.default_rng(0)
-    taken = [random.normal(1000.0, 3.0, (rows, features)).astype(np.float32) for _ in range(2)]
-    taken[1][:, -1] = taken[0][:, -1] = 7.0  # does not vary
+    taken = [(random.normal(1000.0, 3.0, (rows, features)) * unit).astype(np.float32) for _ in range(2)]
+    taken[1][:, -1] = taken[0][:, -1] = 7.0 * unit  # does not vary
     for part in taken:
         observe(torch.from_numpy(part))
     every = np.concatenate(taken).astype(np.float64)
     mean, variance = every.mean(0), every.var(0)
-    varies = variance > (RESOLUTION * mean) ** 2
+    varies = variance > np.maximum(RESOLUTION * np.abs(mean), TINY) ** 2
     exact = {"mean": mean, "variance": variance, "count": np.array(2.0 * rows), "shift": mean}
     exact["scale"] = 1.0 / np.sqrt(np.where(varies, variance, 1.0))
-    return numbers(normalizer.tensors().items()), exact
+    units = {"mean": unit, "variance": unit**2, "shift": unit, "scale": np.where(varies, 1.0 / unit, 1.0)}
+    return in_units(numbers(normalizer.tensors().items()), units), in_units(exact, units)
 
 
-def rewards(n_envs: int) -> Found:
-    """Normalize the rewards of two rollouts, of which the second continues the first."""
+def in_units(arrays: Arrays, units: Mapping[str, float | np.ndarray]) -> Arrays:
+    """Return arrays of which some have units of their own, as numbers near 1."""
+    return {key: array / units.get(key, 1.0) for key, array in arrays.items()}
+
+
+def rewards(n_envs: int, unit: float = 1.0) -> Found:
+    """Normalize the rewards of two rollouts, in a unit, of which the second continues the first."""
     learner, taken = learner_of("relu 17-5-9", n_envs, normalize_reward=True)
     normalizer = learner.operations.rewards.__self__.reward_normalizer  # type: ignore[attr-defined]
     exact = RewardNormalizer(normalizer.gamma, normalizer.returns.shape, torch.device("cpu"))
     exact.returns = exact.returns.double()
-    normalize, reward = kernels_of(learner).rewards, taken.groups["only"].reward
+    normalize, reward = kernels_of(learner).rewards, taken.groups["only"].reward.mul_(unit)
     ends = [flag[..., None] for flag in (taken.terminated, taken.truncated)]
     arrays: Found = ({}, {})
     for n in range(2):
         arrays[0][f"reward {n}"] = normalize(taken).double().numpy().copy()
         arrays[1][f"reward {n}"] = exact(reward.double(), *ends).numpy().copy()
         taken.continues.fill_(True)
-    return arrays[0] | numbers(normalizer.tensors().items()), arrays[1] | numbers(exact.tensors().items())
+    units = {"mean": unit, "variance": unit**2, "returns": unit}
+    states = (in_units(numbers(each.tensors().items()), units) for each in (normalizer, exact))
+    return arrays[0] | next(states), arrays[1] | next(states)
 
 
 def optimizer(network: str, max_norm: float | None) -> Found:
@@ -200,6 +208,10 @@ def parts() -> dict[str, Part]:
             )
     for rows, features in ((1, 3), (500, 3), (40, 256), (300, 1)):
         found[f"observations: {rows} rows of {features}"] = partial(observations, rows, features)
+    for unit in (1e-25, 1e20, 1e-40):
+        found[f"observations: 33 rows of 3 in a unit of {unit:g}"] = partial(observations, 33, 3, unit)
     for n_envs in (1, 150):
         found[f"rewards: {n_envs} environments"] = partial(rewards, n_envs)
+    for unit in (1e-25, 1e20):
+        found[f"rewards: 45 environments in a unit of {unit:g}"] = partial(rewards, 45, unit)
     return found

@@ -175,6 +175,11 @@ def test_a_state_that_is_lost_is_not_saved():
         Sentinel(Calm(), print, False).before_save({"updates": torch.tensor(3), "miners/parameters": torch.tensor([1.0, math.nan])})
 
 
+def test_returns_beyond_float32_are_no_matter_of_the_learning_rate():
+    with pytest.raises(TrainingFailed, match=r"reward/returns of group miners are not finite .*: discounted returns are beyond float32"):
+        Sentinel(Calm(), print, False).before_save({"miners/reward/returns": torch.tensor([math.inf])})
+
+
 def test_a_sweep_tells_the_line_as_it_is():
     assert one_line(TrainingFailed("environment 3 gave a reward of nan")) == "environment 3 gave a reward of nan"
 

@@ -87,7 +87,7 @@ def export(arguments: Sequence[str]) -> int:
     policy = load(_folder(run, settings.output_root), settings.checkpoint, trust=settings.trust)  # type: ignore[arg-type]
     written = exporting.export(policy, file, settings.overwrite)
     print(f"{printable(policy.path, MOST_PRINTED)}, after {policy.env_steps:,} env_steps")
-    print(f"{printable(file, MOST_PRINTED)}: {', '.join(written)}")
+    print("\n".join([f"{printable(file, MOST_PRINTED)}: {', '.join(written)}", *exporting.pictures(policy)]))
     return DONE
 
 

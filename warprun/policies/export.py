@@ -51,6 +51,17 @@ def check_file(path: Path, overwrite: bool) -> None:
         raise UserError(f"{printable(path)} is a folder" if path.is_dir() else f"there is no folder {printable(path.parent)}")
 
 
+def pictures(policy: Policy) -> list[str]:
+    """Return a line for each picture in the inputs of a file, which takes rows as training has them."""
+    return [
+        f"{f'{name}_' if len(policy.modules) > 1 else ''}obs, columns {field.columns.start} to {field.columns.stop - 1}: a picture;"
+        " give bytes divided by 255"
+        for name, module in policy.modules.items()
+        for field in module.group.observation.fields
+        if field.kind == "image"
+    ]
+
+
 class Named(nn.Module):
     """The policies of all groups. Inputs are `obs` and `mask`, outputs `action` and `policy_output`; of several groups `GROUP_obs`, ...
 

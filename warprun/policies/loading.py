@@ -17,8 +17,9 @@ from warprun.policies.policy import GroupPolicy, Policy
 from warprun.run_folder import LINES
 from warprun.runs import checkpoint as checkpoints
 from warprun.runs import rundir
+from warprun.runs.saved_spec import from_data
 from warprun.runs.sealing import open_networks
-from warprun.spec import GroupSpec, Spec, from_data
+from warprun.spec import GroupSpec, Spec
 from warprun.state import restore
 
 

@@ -15,6 +15,7 @@ from warprun.errors import UserError, did_you_mean, shown
 from warprun.learning.acting import Acting
 from warprun.learning.distributions import squashed
 from warprun.learning.normalization import normalized
+from warprun.policies.observations import device_of, is_observation, rows_of, shape_of, tensor_of
 from warprun.spec import Box, Discrete, GroupSpec, Spec, choices
 
 Array: TypeAlias = np.ndarray | torch.Tensor
@@ -42,7 +43,8 @@ class Policy:
     def act(self, obs: object, mask: object = None, greedy: bool = True, rng: torch.Generator | int | None = None) -> Any:
         """Return actions for observations of the environment, numpy arrays for numpy arrays, tensors for tensors.
 
-        `obs` is [..., F] with any leading dimensions, none for a single observation, and `mask` [..., M] bool, True for an allowed action.
+        `obs` is as the environment gives it, or rows [..., F], with any leading dimensions, none for a single observation; `mask` is
+        [..., M] bool, True for an allowed action.
         Actions are integers [...] for Discrete and [..., C] for MultiDiscrete, and float32 [..., C] within the bounds for Box. With several
         groups `obs` and `mask` are dicts by the name of the group, and so is the result; only the groups in `obs` act.
 
@@ -64,7 +66,7 @@ class Policy:
         begins, set it to 0. With several groups it is a dict by the name of the group, of which any can be left out.
         """
         generator = self._generator(rng)
-        if isinstance(obs, Mapping):
+        if isinstance(obs, Mapping) and not (len(self.modules) == 1 and is_observation(self.modules[self.groups[0]].group, obs)):
             return self._step_groups(obs, _by_group("mask", mask), _by_group("carry", carry), greedy, generator)
         if len(self.modules) > 1:
             raise UserError(f"the policy has the groups {', '.join(self.groups)}: give obs as a dict with their names")
@@ -94,8 +96,8 @@ class Policy:
         output, after = module.step(rows.obs, read_carry(module.group, module.carry, carry, rows))
         action = module.best(output, rows.mask) if greedy else module.sampled(output, rows.mask, rng)
         action, after = (tensor.reshape((*rows.leading, *tensor.shape[1:])) for tensor in (action, after))
-        if isinstance(obs, torch.Tensor):
-            return action.to(obs.device), after.to(obs.device)
+        if (device := device_of(obs)) is not None:
+            return action.to(device), after.to(device)
         # [()] makes an integer of an array without dimensions.
         return action.cpu().numpy()[()], after.cpu().numpy()
 
@@ -242,33 +244,13 @@ class Rows(NamedTuple):
 
 
 def read(group: GroupSpec, obs: object, mask: object | None, device: torch.device) -> Rows:
-    """Return observations [..., F] and a mask [..., M], or None, of a group as rows on a device. Raises UserError."""
-    features, name = group.observation.size, f"obs of group {group.name!r}"
-    given = _row(group.observation, _tensor(name, obs))
-    if given.is_complex():
-        raise UserError(f"{name} must hold real numbers, not {given.dtype}")
-    if given.ndim == 0 or given.shape[-1] != features:
-        one_hot = given.ndim == 0 and not given.is_floating_point()
-        hint = "; a Discrete observation is given one-hot, as gymnasium.spaces.flatten does" if one_hot else ""
-        raise UserError(f"{name} must have the shape [..., {features}], not {_shape(given)}{hint}")
-    rows = given.to(device, torch.float32).reshape(-1, features)
+    """Return observations and a mask [..., M], or None, of a group as rows on a device. Raises UserError."""
+    given = rows_of(group, obs)
+    rows = given.to(device).reshape(-1, group.observation.size)
     if not bool(rows.isfinite().all()):
-        raise UserError(f"{name} has NaN or infinity")
+        raise UserError(f"obs of group {group.name!r} has NaN or infinity")
     leading = tuple(given.shape[:-1])
     return Rows(rows, _mask(group, mask, leading, device), leading)
-
-
-def _row(space: Box, given: torch.Tensor) -> torch.Tensor:
-    """Return observations of which all numbers are one field as rows, if they are in its shape; those of uint8 divided by 255."""
-    if len(space.fields) != 1 or space.rest:
-        return given
-    (field,) = space.fields
-    alone = field.shape[0] == 1 and not field.channels_last  # the axis of a single channel can be left out
-    for shape in (field.order, *([field.order[1:]] if alone else [])):
-        if given.shape[-len(shape) :] == shape:
-            given = given.flatten(-len(shape))
-            break
-    return given / 255 if field.kind == "image" and given.dtype == torch.uint8 else given
 
 
 def read_carry(group: GroupSpec, numbers: int, carry: object | None, rows: Rows) -> torch.Tensor:
@@ -276,9 +258,9 @@ def read_carry(group: GroupSpec, numbers: int, carry: object | None, rows: Rows)
     if carry is None:
         return rows.obs.new_zeros((len(rows.obs), numbers))
     name = f"carry of group {group.name!r}"
-    given = _tensor(name, carry)
+    given = tensor_of(name, carry)
     if tuple(given.shape) != (*rows.leading, numbers):
-        raise UserError(f"{name} must have the shape {[*rows.leading, numbers]}, not {_shape(given)}")
+        raise UserError(f"{name} must have the shape {[*rows.leading, numbers]}, not {shape_of(given)}")
     found = given.to(rows.obs.device, torch.float32).reshape(-1, numbers)
     if not bool(found.isfinite().all()):
         raise UserError(f"{name} has NaN or infinity")
@@ -293,11 +275,11 @@ def _mask(group: GroupSpec, mask: object | None, leading: Sequence[int], device:
         return None
     if not entries:
         raise UserError(f"{name}: the actions of a Box have no mask")
-    given = _tensor(name, mask)
+    given = tensor_of(name, mask)
     if given.is_floating_point() or given.is_complex():
         raise UserError(f"{name} must be bool, True for an allowed action, not {given.dtype}")
     if tuple(given.shape) != (*leading, entries):
-        raise UserError(f"{name} must have the shape {[*leading, entries]}, not {_shape(given)}")
+        raise UserError(f"{name} must have the shape {[*leading, entries]}, not {shape_of(given)}")
     rows = (given != 0).to(device).reshape(-1, entries)
     for number, choice in enumerate(rows.split(list(choices(group.action)), -1)):
         forbidden = ~choice.any(-1)
@@ -305,14 +287,3 @@ def _mask(group: GroupSpec, mask: object | None, leading: Sequence[int], device:
             where = f" in choice {number}" if len(choices(group.action)) > 1 else ""
             raise UserError(f"{name} allows no action{where}, in row {int(forbidden.nonzero()[0])}")
     return rows
-
-
-def _tensor(name: str, value: object) -> torch.Tensor:
-    try:
-        return value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
-    except (TypeError, ValueError, RuntimeError):
-        raise UserError(f"{name} must be an array or a tensor of numbers, not {shown(value)}") from None
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return str(list(tensor.shape))

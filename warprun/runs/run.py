@@ -16,12 +16,12 @@ from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
 from warprun.runs.measured import Measured, Notes, PhaseClock, of_episodes, of_phases, on_host
 from warprun.runs.records.records import Records
 from warprun.runs.rundir import Status
+from warprun.runs.saved_spec import to_data
 from warprun.runs.saver import Saver
 from warprun.runs.sentinel import Sentinel
 from warprun.runs.summary import Course, summarize
 from warprun.runs.timetable import Limits, timetable
 from warprun.simulation.external import mpi
-from warprun.spec import to_data
 from warprun.state import State
 
 

@@ -60,7 +60,8 @@ class Sentinel:
         for name, tensor in state.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 group, _, rest = name.partition("/")
-                raise TrainingFailed(f"{rest} of group {group} are not finite {self._when()}: {ADVICE}")
+                advice = LARGE_RETURNS if rest.startswith("reward/") else ADVICE
+                raise TrainingFailed(f"{rest} of group {group} are not finite {self._when()}: {advice}")
 
     def after_evaluation(self, result: Mapping[str, float]) -> None:
         """Check the returns of an evaluation."""
@@ -87,6 +88,7 @@ class Sentinel:
 
 
 ADVICE = "the networks cannot recover; lower agent.learning_rate or check the scale of the rewards"
+LARGE_RETURNS = "discounted returns are beyond float32; divide the rewards by a constant"
 
 
 def refuse(fault: Fault | None, where: str = "") -> None:

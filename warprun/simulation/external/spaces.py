@@ -21,7 +21,7 @@ from gymnasium.vector.utils import iterate
 from warprun.errors import ContractError, shown
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState
-from warprun.spec import BYTE, Box, Discrete, Field, FieldKind, GroupSpec, MultiDiscrete, Space, Spec, to_bounds
+from warprun.spec import BYTE, Box, Discrete, Field, FieldKind, GroupSpec, MultiDiscrete, Part, Space, Spec, to_bounds
 
 float32 = np.float32
 LARGEST = float(np.finfo(np.float32).max)
@@ -42,6 +42,8 @@ class Observations:
     """Numbers of one observation."""
     fields: tuple[Field, ...]
     """Parts with several axes."""
+    given: Part
+    """The space, as programs with a trained policy know it."""
     flatten: Callable[[object], np.ndarray]
     """observation -> [size]. Raises ValueError or TypeError for one that is not in the shape of the space."""
     flatten_batch: Callable[[object, spaces.Space], np.ndarray]
@@ -103,7 +105,7 @@ def observations(space: spaces.Space, channels: str | None = None) -> Observatio
                 raise ValueError(f"the observations have the shape {array.shape}, and the observation space {space.shape}")
             return scaled(array.reshape(len(array), -1))
 
-        return Observations(size, tuple(fields), flatten, flatten_batch)
+        return Observations(size, tuple(fields), part_of(space), flatten, flatten_batch)
 
     def flatten_parts(given: object) -> np.ndarray:
         _check_parts(space, given)
@@ -115,7 +117,24 @@ def observations(space: spaces.Space, channels: str | None = None) -> Observatio
     def flatten_each(given: object, batched: spaces.Space) -> np.ndarray:
         return np.stack([flatten_parts(one) for one in iterate(batched, given)])
 
-    return Observations(size, tuple(fields), flatten_parts, flatten_each)
+    return Observations(size, tuple(fields), part_of(space), flatten_parts, flatten_each)
+
+
+def part_of(space: spaces.Space) -> Part:
+    """Return what observations of a space consist of, without the parts that have no numbers."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inside = space.spaces.items() if isinstance(space, spaces.Dict) else ((None, each) for each in space.spaces)
+        named = [(name, part_of(each)) for name, each in inside if spaces.flatdim(each)]
+        names = tuple(str(name) for name, _ in named) if isinstance(space, spaces.Dict) else ()
+        return Part(names=names, parts=tuple(part for _, part in named))
+    shape = tuple(map(int, space.shape or ()))
+    if isinstance(space, spaces.Discrete):
+        return Part(choices=(int(space.n),), start=(int(space.start),))
+    if isinstance(space, spaces.MultiDiscrete):
+        choices, start = (tuple(map(int, np.ravel(numbers))) for numbers in (space.nvec, space.start))
+        return Part(shape, choices, start)
+    field = field_of(space, 0, None)
+    return Part(shape, image=field is not None and field.kind == "image")
 
 
 def field_of(space: spaces.Space, first: int, channels: str | None) -> Field | None:
@@ -321,5 +340,5 @@ def _spec(observation_space: spaces.Space, action_space: spaces.Space, info: obj
             raise ContractError("info['action_mask'] is for choices, and the action space is a Box")
         mask_of(info, action.outputs)
     seen = observations(observation_space, channels)
-    group = GroupSpec(GROUP, 1, Box(seen.size, fields=seen.fields), action, masked)
+    group = GroupSpec(GROUP, 1, Box(seen.size, fields=seen.fields), action, masked, given=seen.given)
     return Spec((group,), time_limit, early_truncation=True)

@@ -20,7 +20,14 @@ from warprun.kernels.bound import Call, Function, kernel_module, signature
 from warprun.kernels.compile import merged_function
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import team
-from warprun.learning.normalization import RESOLUTION, ObservationNormalizer, RewardNormalizer, RunningStatistics, inverse_deviation
+from warprun.learning.normalization import (
+    RESOLUTION,
+    TINY,
+    ObservationNormalizer,
+    RewardNormalizer,
+    RunningStatistics,
+    inverse_deviation,
+)
 from warprun.simulation.trajectory import Trajectory
 
 SHARES = 16
@@ -127,9 +134,10 @@ def merge_sums(count, running):
         squares = running.variance[f] * before + variance * count + delta * delta * (before * count / total)
         running.mean[f] += delta * (count / total)
         running.variance[f] = squares / total
-        least = RESOLUTION * running.mean[f]
+        least = max(abs(RESOLUTION * running.mean[f]), float64(TINY))
+        varies = running.variance[f] > least * least
         running.shift[f] = running.mean[f]
-        running.scale[f] = 1.0 / np.sqrt(running.variance[f] if running.variance[f] > least * least else 1.0)
+        running.scale[f] = 1.0 / np.sqrt(running.variance[f] if varies else 1.0)
     running.rows[0] = min(total, running.window * count)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import read, write
-from warprun.learning.normalization import RESOLUTION, ObservationNormalizer, RewardNormalizer, RunningStatistics
+from warprun.learning.normalization import RESOLUTION, TINY, ObservationNormalizer, RewardNormalizer, RunningStatistics
 from warprun.simulation.cuda_launch import launch, module_for, on_device
 from warprun.simulation.trajectory import Trajectory
 
@@ -22,7 +22,7 @@ MOST_BLOCKS = 512
 """Blocks that sum rows."""
 
 float32, float64 = np.float32, np.float64
-SMALLEST = float64(RESOLUTION) * float64(RESOLUTION)
+ROUNDING, LEAST = float64(RESOLUTION) * float64(RESOLUTION), float64(TINY) * float64(TINY)
 
 
 class Running(NamedTuple):
@@ -78,7 +78,7 @@ def merged(running, f, count, total, square):
     mean, variance = running.mean[f] + delta * (count / every), squares / every
     running.mean[f], running.variance[f] = mean, variance
     running.shift[f] = float32(mean)
-    varies = variance > SMALLEST * mean * mean
+    varies = variance > max(ROUNDING * mean * mean, LEAST)
     running.scale[f] = float32(float64(1.0) / sqrt(variance)) if varies else float32(1.0)
 
 
