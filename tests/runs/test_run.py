@@ -189,6 +189,16 @@ def test_the_speed_of_a_record_is_that_of_rollouts_and_updates(judged, tmp_path,
     assert re.search(r"^perf/env_steps_per_s +64\.00 *$", capsys.readouterr().out, re.MULTILINE)
 
 
+def test_the_shares_of_a_record_are_parts_of_its_time(judged, tmp_path, monkeypatch):
+    """Writing a record is part of the interval that begins with it, however long it takes."""
+    log = Records.log
+    monkeypatch.setattr(Records, "log", lambda self, *given: (time.sleep(0.2), log(self, *given))[1])
+    go(tmp_path, f"total_steps={4 * 64}", "log.every=1iteration", "eval.every=never")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    shares = [sum(value for tag, value in row.items() if tag.startswith("perf/") and tag.endswith("_share")) for row in rows]
+    assert len(shares) == 4 and max(shares) <= 1.0 and rows[-1]["perf/log_share"] > 0.2
+
+
 def test_the_time_limit_counts_for_the_schedules():
     limits = run.Limits(total_steps=1000, max_minutes=1.0, began_s=20.0)
     assert limits.moment(20.0, 100, 1).progress == 0.1  # by steps

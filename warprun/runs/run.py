@@ -193,12 +193,13 @@ class Run:
         ended = self.crew.episodes()
         values = on_host(self.measured.losses) | self._diagnostics()
         self.notes.on_clipping(values)
+        spent, read_s = self.clock.read(), self.records.wall_s
         # The device has been waited for, so wall-clock time is right even where kernels run on their own.
-        values |= of_phases(self.clock.read(), now.env_steps - self.logged.env_steps, self.records.wall_s - self.logged.seconds)
+        values |= of_phases(spent, now.env_steps - self.logged.env_steps, read_s - self.logged.seconds)
         values |= self.sentinel.metrics(ended) | self.crew.metrics() | of_episodes(ended) | {"train/progress": now.progress}
         with self.clock.phase("log"):
             self.records.log(self.env_steps, self.measured.record(values, evaluated))
-        self.logged = now._replace(seconds=self.records.wall_s)
+        self.logged = now._replace(seconds=read_s)  # writing the record is part of the next interval, as its phase is
 
     def _write_status(self, state: str, reason: str | None = None) -> None:
         facts = {"env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)} | self.measured.returned
