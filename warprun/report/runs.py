@@ -33,11 +33,6 @@ class Curve(NamedTuple):
     """Seconds of training: without compilation and without loading what is compiled."""
     value: Array
 
-    def first_at(self, threshold: float) -> tuple[float, float]:
-        """Return the env_steps and the seconds of the first value that reaches `threshold`; infinity if none does."""
-        reached = np.flatnonzero(self.value >= threshold)
-        return (float(self.env_steps[reached[0]]), float(self.wall_s[reached[0]])) if reached.size else (np.inf, np.inf)
-
 
 @dataclass(frozen=True)
 class Run:
@@ -55,6 +50,17 @@ class Run:
     def curve(self, returns: str) -> Curve:
         """Return the curve of a return: eval or train."""
         return self.evaluations if returns == "eval" else self.training
+
+    def first_at(self, returns: str, threshold: float) -> tuple[float, float]:
+        """Return the env_steps and the seconds of training of the first return that reaches `threshold`; infinity if none does.
+
+        The seconds are NaN if all records contain compilation.
+        """
+        curve = self.curve(returns)
+        reached = np.flatnonzero(curve.value >= threshold)
+        if not reached.size:
+            return np.inf, np.inf
+        return float(curve.env_steps[reached[0]]), float(curve.wall_s[reached[0]]) if np.isfinite(self.throughput) else np.nan
 
     @property
     def env(self) -> str:
