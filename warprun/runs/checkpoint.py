@@ -33,6 +33,8 @@ from warprun.spec import GroupSpec
 FORMAT = 4
 """Version of the format."""
 MAX_HEADER_BYTES = 16 << 20
+MAX_NUMBER = 1e100
+"""Largest size of a number in a header; all are returns, which are sums of float32."""
 LAST, BEST = LINES["last"], LINES["best"]
 """Folders of a run: the newest checkpoints, and the one with the best evaluation."""
 
@@ -41,7 +43,10 @@ class Meta(TypedDict, total=False):
     """The contents of a checkpoint apart from its tensors."""
 
     evaluation: dict[str, float]
-    """`mean` and `stderr` of the return in the evaluation before it was saved; either may be missing."""
+    """`mean` and `stderr` of the return in the evaluation before it was saved. The last checkpoint of a run that has ended may have `more`
+    and `more_stderr`: how much more the best one, after `best_env_steps`, returned in the same episodes. Each may be missing."""
+    group: str
+    """Of several groups the one whose return that is, and which decides what is best; missing with one group."""
     run: dict[str, object]
     """The position of the run, see `runs.position`; a checkpoint without it cannot be resumed."""
     spec: dict[str, object]
@@ -230,7 +235,8 @@ def _open(path: Path, entry: Entry | None) -> Loaded:
         if (
             type(env_steps) is not int
             or not 0 <= env_steps < 2**63
-            or not all(isinstance(value, float | int) for value in evaluation.values())
+            or not all(isinstance(value, float | int) and -MAX_NUMBER < value < MAX_NUMBER for value in evaluation.values())
+            or not isinstance(meta.get("group", ""), str)
         ):
             raise TypeError("the header has other types")
     except (*BROKEN, AttributeError):
