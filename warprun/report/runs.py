@@ -44,6 +44,8 @@ class Run:
     state: str
     evaluations: Curve
     training: Curve
+    group: str
+    """Of several groups the one whose returns these are; empty with one group."""
     throughput: float
     """Environment steps per second: the median over the records after the first, which contains compilation. NaN without such."""
 
@@ -132,7 +134,7 @@ def _read(folder: Path, unfinished: bool) -> Run:
     throughput = float(np.median(speeds)) if speeds else np.nan
     began_s = _began_s(rows[0], throughput)
     rows = [row | {"wall_s": max(0.0, row["wall_s"] - began_s)} for row in rows]
-    return Run(folder, settings, state, _curve(rows, f"eval/{name}"), _curve(rows, f"train/{name}"), throughput)
+    return Run(folder, settings, state, _curve(rows, f"eval/{name}"), _curve(rows, f"train/{name}"), name.rpartition("/")[0], throughput)
 
 
 def _is_read(tag: str) -> bool:

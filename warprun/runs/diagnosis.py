@@ -137,12 +137,12 @@ def finite(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
 
 
 def rose(values: Sequence[float]) -> bool:
-    """Return whether the last quarter of a curve is above its first two values by more than the curve varies at its end.
+    """Return whether the last quarter of a curve is above both of its first two values by more than the values of this quarter vary.
 
-    Values at the beginning may rise as fast as they can, so their difference is no measure of chance.
+    The first two differ by chance, or because they rise as fast as they can, so their difference is no measure of chance.
     """
-    quarter = len(values) // 4
-    return quarter >= 2 and statistics.fmean(values[-quarter:]) - min(values[:2]) > 3.0 * statistics.stdev(values[len(values) // 2 :])
+    last = values[len(values) - len(values) // 4 :]
+    return len(last) >= 2 and statistics.fmean(last) - max(values[:2]) > DOUBT * statistics.stdev(last)
 
 
 Sign = Callable[[Curves], tuple[str, str] | None]
