@@ -8,6 +8,7 @@ the command of README.md, torch with CUDA included; torch itself and the librari
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +80,9 @@ def needed(name: str) -> bool:
 def test_extras_that_do_not_fit_are_refused(extras: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="ResolutionImpossible"):
         resolved(sys.executable, extras, tmp_path)
+
+
+def test_the_line_for_all_commands_of_the_readme_has_what_its_python_needs() -> None:
+    text = (ROOT / "README.md").read_text()
+    (extras,) = re.findall(r'\*\*All commands of this page\*\*: `pip install .*?\[([a-z0-9,]+)\]"', text)
+    assert "result.frame()" in text and {"notebook", "plot"} <= set(extras.split(","))

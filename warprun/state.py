@@ -39,6 +39,11 @@ class Counter:
         self._array[()] = value
 
 
+def copied(state: Mapping[str, torch.Tensor]) -> State:
+    """Return copies of live tensors."""
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+
 def restore(own: State, saved: Mapping[str, torch.Tensor]) -> None:
     """Write `saved`, the state of an object built from the same settings, into the live tensors `own`.
 

@@ -26,7 +26,7 @@ def test_the_best_trial_is_named_and_its_settings_are_an_experiment(fake, capsys
     seeds = [int(word.removeprefix("seed=")) for job in jobs for word in job.overrides if word.startswith("seed=")]
     assert len(seeds) == 6 and max(seeds) > min(seeds)
     best = jobs[seeds.index(max(seeds))]
-    assert f"best: trial {best.number}, return {max(seeds)}.00 ± 0.25" in told
+    assert f"best: trial {best.number}, return {max(seeds)}.00 ± 0.25, the highest of all and so biased upwards: " in told
     (fake / "conf" / "experiment").mkdir(parents=True)
     (fake / "conf" / "experiment" / "mine.yaml").write_text((fake / "s" / "best.yaml").read_text())
     config = compose(["experiment=mine"])

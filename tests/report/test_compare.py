@@ -69,6 +69,40 @@ def test_steps_and_time_to_a_threshold(tmp_path: Path) -> None:
     assert line.reached is not None and line.reached.runs == 1 and math.isinf(line.reached.seconds.value)
 
 
+def test_the_median_of_two_runs_is_between_them(tmp_path: Path) -> None:
+    """As of every column; a run that does not reach the threshold takes longer than any."""
+    made(tmp_path / "a", [1.0, 475.0], settings={"seed": 1}, every=25_600)
+    made(tmp_path / "b", [1.0, 475.0], settings={"seed": 2}, every=100_000)
+    comparison = compared(tmp_path)
+    (line,) = table.lines(comparison)
+    assert line.reached is not None and (line.reached.env_steps.value, line.reached.seconds.value) == (125_600.0, 125.6)
+    (row,) = table.rows([line])
+    assert dict(zip(table.headings(comparison, [line]), row, strict=True))["env_steps to 475, median"].startswith("126 k ")
+    made(tmp_path / "c", [1.0], settings={"seed": 3})
+    made(tmp_path / "d", [1.0], settings={"seed": 4})
+    (line,) = table.lines(compared(tmp_path))
+    assert line.reached is not None and math.isinf(line.reached.env_steps.value)
+
+
+def test_the_table_says_that_time_is_that_of_training(tmp_path: Path) -> None:
+    made(tmp_path / "a", [1.0, 480.0], began_s=30.0)
+    comparison = compared(tmp_path)
+    (row,) = table.rows(table.lines(comparison))
+    assert dict(zip(table.headings(comparison, table.lines(comparison)), row, strict=True))["s of training to 475, median"] == "2"
+
+
+def test_a_time_that_cannot_be_told_from_compilation_is_not_known(tmp_path: Path) -> None:
+    """Compilation is part of the first record, so of a run with no other nothing is known of the time of training."""
+    made(tmp_path / "a", [480.0], began_s=30.0)
+    comparison = compared(tmp_path)
+    (line,) = table.lines(comparison)
+    assert line.reached is not None and line.reached.env_steps.value == 1000.0 and math.isnan(line.reached.seconds.value)
+    (row,) = table.rows([line])
+    assert row[-2:] == ["–", "–"]
+    table.write_runs(tmp_path / "runs.csv", comparison)
+    assert (tmp_path / "runs.csv").read_text().splitlines()[1].endswith(",475.0,1000.0,")
+
+
 def test_the_numbers_of_a_line(tmp_path: Path) -> None:
     for seed, last in enumerate([1.0, 2.0, 3.0, 10.0]):
         made(tmp_path / str(seed), [50.0, last], settings={"seed": seed})

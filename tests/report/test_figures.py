@@ -120,6 +120,14 @@ def equal_returns_look_equal(name: str, figure: Figure) -> None:
         assert np.ptp(ends) < 0.01 * np.ptp(panel.get_xlim())
 
 
+def profiles_end_at_the_largest_return(name: str, figure: Figure) -> None:
+    """No return can be shown to lie beyond the largest one that there is."""
+    if name == "profiles":
+        for panel in figure.axes:
+            largest = max(line.get_xdata()[np.argmin(line.get_ydata())] for line in panel.lines)
+            assert panel.get_xlim()[1] == largest == max(line.get_xdata().max() for line in panel.lines)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_figures_can_be_read_and_say_what_is_true(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts do not overlap, axes have no offset, lines are in their bands, and equal returns look equal."""
@@ -129,6 +137,7 @@ def test_figures_can_be_read_and_say_what_is_true(case: str, tmp_path: Path, mon
         names.append(name)
         if name in ("learning", "profiles"):
             lines_are_in_their_bands(name, figure)
+        profiles_end_at_the_largest_return(name, figure)
         if "equal" in case:
             equal_returns_look_equal(name, figure)
         figure.canvas.draw()

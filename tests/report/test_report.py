@@ -98,7 +98,7 @@ def test_single_runs_and_unfinished_ones(without_figures: None, capsys: Captured
     made(Path("runs/b"), [1.0], state="interrupted")
     assert cli.run(["report", "runs", "threshold=600"]) == 0
     told = capsys.readouterr().out
-    assert "threshold=600: no run reaches it; the best return is 2\n" in told
+    assert "threshold=600: no run reaches it; the highest return of all records is 2\n" in told
     assert "left out: runs/b: interrupted; unfinished=true includes it if it has records\n" in told
     assert "runs/b" in Path("report/report.html").read_text()
     assert cli.run(["report", "runs", "unfinished=true", "returns=train", "log_x=true"]) == 0
@@ -114,6 +114,14 @@ def test_a_report_that_is_replaced_is_named(without_figures: None, capsys: Captu
     assert (
         f"replaces the report of {datetime.fromtimestamp(1e9):%Y-%m-%d %H:%M} in report; out=FOLDER keeps it\n" in capsys.readouterr().out
     )
+
+
+def test_the_group_whose_returns_these_are_is_named(without_figures: None, capsys: Captured) -> None:
+    run = made(Path("runs/a"), [1.0])
+    text = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(text.replace("eval/return", "eval/walkers/return").replace("train/return", "train/walkers/return"))
+    assert cli.run(["report", "runs"]) == 0
+    assert "returns are those of group walkers of cartpole (eval.group)\n" in capsys.readouterr().out
 
 
 def test_the_runs_of_sweeps(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from warprun.config.cadence import Cadence, Moment, Recurring
 from warprun.config.schema import CheckpointConfig
 from warprun.errors import UserError
-from warprun.runs import checkpoint
+from warprun.runs import checkpoint, rundir
 from warprun.runs.measured import Notes
 from warprun.runs.rundir import Held
 from warprun.runs.saver import SHARE, Saver
@@ -129,8 +129,33 @@ def test_falls_back_to_the_one_before_with_one_line(tmp_path, capsys, damage):
     assert "step_000000000200.ckpt" in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("state", "line", "said"),
+    [
+        ("running", checkpoint.LAST, "its run goes on and has saved none yet: wait for the next one (checkpoint.every), or stop it with"),
+        (
+            "running",
+            checkpoint.BEST,
+            "its run goes on and has none yet: it is saved after an evaluation (eval.every) unless checkpoint.best=",
+        ),
+        ("failed", checkpoint.LAST, "its run failed before it saved one; begin it again: "),
+        ("killed", checkpoint.LAST, "its run was killed before it saved one; begin it again: "),
+        ("finished", checkpoint.BEST, "its run made no evaluation, or had checkpoint.best=false: checkpoint=last"),
+    ],
+)
+def test_why_a_run_has_no_checkpoint_is_told(state, line, said, tmp_path, monkeypatch):
+    rundir.write_status(tmp_path, {"state": "running" if state == "killed" else state, "started": rundir.now()})
+    if state == "finished":
+        put(tmp_path, 100)
+    monkeypatch.setattr(rundir, "is_running", lambda folder: state == "running")
+    with pytest.raises(UserError) as error:
+        checkpoint.load(tmp_path, line)
+    what = "best checkpoint" if line == checkpoint.BEST else "checkpoint"
+    assert str(error.value).startswith(f"{tmp_path} has no {what}: {said}") and "\n" not in str(error.value)
+
+
 def test_nothing_usable_is_told_in_one_line(tmp_path, capsys):
-    with pytest.raises(UserError, match=r"no usable checkpoint in .*: there is none"):
+    with pytest.raises(UserError, match=r"has no checkpoint: the folder checkpoints is missing or empty$"):
         checkpoint.load(tmp_path)
     flip(put(tmp_path, 100))
     flip(put(tmp_path, 200))

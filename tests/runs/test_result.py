@@ -1,5 +1,6 @@
 """Results of runs in programs and notebooks: records as rows and frames, curves, and the table of all runs."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import warprun
 from tests.commands import ROOT
 from tests.words import words
+from warprun.runs import rundir
 
 TINY = words("""
     env=cartpole n_envs=8 total_steps=512 eval.every=256steps eval.episodes=2 eval.final_episodes=2 log.live=false
@@ -61,6 +63,24 @@ def test_the_table_has_a_row_for_each_run(result: warprun.Result, tmp_path: Path
     assert table._repr_html_().count("<tr>") == 2
     with pytest.raises(warprun.UserError, match="is no folder"):
         warprun.results(tmp_path / "nowhere")
+
+
+def test_a_run_that_goes_on_shows_what_it_has_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its status.json is that of its last checkpoint, which it may not have yet."""
+    monkeypatch.setattr(rundir, "is_running", lambda folder: True)
+    for name, group in (("one", None), ("two", "b")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text("seed: 3\n")
+        part = f"{group}/" if group else ""
+        rows = [{"env_steps": 64, "wall_s": 1.0, f"train/{part}return": 2.0, f"eval/{part}return": 5.0, f"eval/{part}return_stderr": 0.5}]
+        rows += [{"env_steps": 128, "wall_s": 2.0, "train/a/return": 7.0, f"train/{part}return": 3.0}]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        status = {"state": "running", "started": rundir.now(), "env_steps": 0, "wall_s": 0.1, "train": None, "eval": None}
+        rundir.write_status(tmp_path / name, status | ({"group": group} if group else {}))
+    for row in warprun.results(tmp_path):
+        found = {name: row[name] for name in ("state", "env_steps", "wall_s", "train", "eval", "eval_stderr", "seed")}
+        assert isinstance(row["env_steps"], int)
+        assert found == {"state": "running", "env_steps": 128, "wall_s": 2.0, "train": 3.0, "eval": 5.0, "eval_stderr": 0.5, "seed": 3}
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.words import words
@@ -101,6 +102,11 @@ SMALL = ["env=cartpole", "tuned=none", "agent=a2c", "n_envs=8", "agent.horizon=8
 QUIET = ["concurrency.threads=1", "device=cpu", "log.live=false"]
 
 
+def sample(count, mean, stderr):
+    """Return an even number of returns with this mean and this standard error."""
+    return mean + stderr * math.sqrt(count - 1) * np.array([-1.0, 1.0] * (count // 2))
+
+
 @pytest.fixture
 def judged(monkeypatch):
     """Evaluations whose returns a test decides: a list for those while training, one for the final ones; the last value of a list stays."""
@@ -124,7 +130,7 @@ def judged(monkeypatch):
             if isinstance(mean, Exception):
                 raise mean
             played.append((self.purpose, mean))
-            return Evaluation(self.episodes, {"agent": mean}, {"agent": math.sqrt(self.episodes)}, 1.0, 1.0, None, None)
+            return Evaluation({"agent": sample(self.episodes, mean, 1.0)}, 1.0, 1.0, None, None)
 
     monkeypatch.setattr(evaluation, "Evaluator", Told)
     return given, played
@@ -163,7 +169,22 @@ def test_a_run_that_is_not_solved_reports_fresh_episodes_too(judged, tmp_path, c
     assert (result.status, result.eval_return, result.best_return) == ("finished", 90.0, 100.0)
     assert "no: env.solved_at=475" in capsys.readouterr().out
     assert checkpoint.load(tmp_path / "run", checkpoint.BEST).env_steps == 64
-    assert played[-2:] == [("final evaluation", 100.0), ("final evaluation", 90.0)]
+    # The last one is that of the best checkpoint, in the same episodes.
+    assert played[-3:] == [("final evaluation", 100.0), ("final evaluation", 90.0), ("final evaluation", 90.0)]
+
+
+@pytest.mark.parametrize(("again", "note"), [(100.0, True), (90.0, False)])
+def test_the_best_checkpoint_is_called_better_if_it_is_in_the_final_episodes_too(judged, tmp_path, capsys, again, note):
+    given, _ = judged
+    given["evaluation"], given["final evaluation"] = [100.0], [90.0, again]
+    result = go(tmp_path, "total_steps=128", "eval.every=1iteration")
+    notes = [text for name, text in result.summary.items() if name.startswith("note") and "best checkpoint" in str(text)]
+    better = f"returns {again:.1f} ± 1.0 in the place of 90.0 ± 1.0; checkpoint=best evaluates it"
+    assert [better in str(text) for text in notes] == ([True] if note else [])
+    biased = f"the highest of 2 evaluations and so biased upwards; {again:.1f} ± 1.0 over the 200 fresh episodes"
+    assert result.summary["eval/best_return"] == f"100 at 64 env_steps, {biased}"
+    said = evaluation.describe_checkpoint(tmp_path / "run", checkpoint.LAST)
+    assert [("returned 10 more in the same final episodes" in line) for line in said] == [False, *[True] * note]
 
 
 def test_evaluations_of_runs_that_differ_in_their_seed_stand_at_the_same_steps(judged, tmp_path):
@@ -187,6 +208,16 @@ def test_the_speed_of_a_record_is_that_of_rollouts_and_updates(judged, tmp_path,
     walls = [row["wall_s"] for row in rows]
     assert walls == sorted(walls) and all(row["perf/wall_env_steps_per_s"] > 0 for row in rows)
     assert re.search(r"^perf/env_steps_per_s +64\.00 *$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_the_shares_of_a_record_are_parts_of_its_time(judged, tmp_path, monkeypatch):
+    """Writing a record is part of the interval that begins with it, however long it takes."""
+    log = Records.log
+    monkeypatch.setattr(Records, "log", lambda self, *given: (time.sleep(0.2), log(self, *given))[1])
+    go(tmp_path, f"total_steps={4 * 64}", "log.every=1iteration", "eval.every=never")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    shares = [sum(value for tag, value in row.items() if tag.startswith("perf/") and tag.endswith("_share")) for row in rows]
+    assert len(shares) == 4 and max(shares) <= 1.0 and rows[-1]["perf/log_share"] > 0.2
 
 
 def test_the_time_limit_counts_for_the_schedules():

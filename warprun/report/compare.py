@@ -44,8 +44,12 @@ class Setting:
         return np.array([curve.value.max() for curve in self.curves()])
 
     def reached(self, threshold: float) -> tuple[Array, Array]:
-        """Return the env_steps and the seconds after which every run reaches `threshold`, [runs]; infinity if it does not."""
-        steps, wall = np.array([curve.first_at(threshold) for curve in self.curves()]).reshape(-1, 2).T
+        """Return the env_steps and the seconds after which every run reaches `threshold`, [runs]; infinity if it does not.
+
+        Seconds that are not known are NaN.
+        """
+        found = [run.first_at(self.returns, threshold) for run in self.runs if run.curve(self.returns).value.size]
+        steps, wall = np.array(found).reshape(-1, 2).T
         return steps, wall
 
     def throughput(self) -> Array:

@@ -27,10 +27,10 @@ MOST_PAIRS = 15
 CAPTIONS = {
     "learning": "Return during training. Lines: interquartile mean over seeds; bands: 95 % bootstrap intervals. A run that has ended keeps"
     " its last value. Wall time is that of training, without compilation. Grey: the threshold.",
-    "throughput": "Environment steps per second, median over seeds, with 95 % bootstrap intervals. Dotted: throughput in proportion to the"
-    " number of environments.",
-    "scores": "Final return and time to the threshold, with 95 % bootstrap intervals over seeds. A setting half of whose runs or more do"
-    " not reach the threshold has no time; an arrow: the interval has no end.",
+    "throughput": "Environment steps per second of rollouts and updates, median over seeds, with 95 % bootstrap intervals. Dotted:"
+    " throughput in proportion to the number of environments.",
+    "scores": "Final return, and steps and time of training, without compilation, to the threshold, with 95 % bootstrap intervals over"
+    " seeds. A setting half of whose runs or more do not reach the threshold has no time; an arrow: the interval has no end.",
     "profiles": "Performance profiles: the share of runs whose final return is above a value, with 95 % bootstrap intervals.",
     "improvement": "The probability that a run of the first setting has a higher final return than a run of the second, with 95 %"
     " bootstrap intervals. At 0.5 neither is better.",
@@ -191,7 +191,10 @@ def scores(comparison: Comparison, found: Sequence[Line], styles: Styles) -> Fig
         if reached:
             columns += [
                 ("env steps to\nthreshold", [line.reached.env_steps if line.reached else _UNKNOWN for line in shown]),
-                (f"time to\nthreshold ({unit})", [_scaled(line.reached.seconds, scale) if line.reached else _UNKNOWN for line in shown]),
+                (
+                    f"training time to\nthreshold ({unit})",
+                    [_scaled(line.reached.seconds, scale) if line.reached else _UNKNOWN for line in shown],
+                ),
             ]
         ends = [end for _, intervals in columns[:2] for each in intervals for end in each if math.isfinite(end)]
         returns = limits(ends, least_range(comparison.of_env(env)))
@@ -233,10 +236,11 @@ def profiles(comparison: Comparison, styles: Styles) -> Figure:
     for env, (panel,) in zip(comparison.envs, canvas.panels, strict=True):
         settings = comparison.of_env(env)
         every = np.unique(np.concatenate([setting.final() for setting in settings]))
-        left, right = limits((every[0], every[-1]), least_range(settings))
+        right = every[-1]  # beyond it a profile would show returns that may not exist
+        left = min(limits((every[0], right), least_range(settings))[0], right - least_range(settings))
         # A profile changes at final returns only; of many, so many that the eye sees no difference.
         every = every[np.unique(np.linspace(0, len(every) - 1, POINTS).round().astype(int))]
-        thresholds = np.array([left, *every, right])
+        thresholds = np.array([left, *every])
         for setting in settings:
             style, profile = styles[setting.values], performance_profile(setting.final(), thresholds)
             panel.fill_between(thresholds, profile.low, profile.high, color=style.color, alpha=0.15, linewidth=0, step="post")

@@ -13,13 +13,14 @@ from warprun.errors import UserError, needs, printable
 from warprun.report.runs import run_folders
 from warprun.run_folder import CONFIG
 from warprun.runs import rundir
+from warprun.runs.progress import facts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 SETTINGS = ("env.name", "agent.name", "n_envs", "seed")
 FACTS = ("state", "env_steps", "wall_s", "train", "eval", "eval_stderr")
-"""What status.json says of a run; `train` and `eval` are its last returns, `eval_stderr` is a standard error."""
+"""How far a run is; `train` and `eval` are its last returns, of several groups those of `eval.group`, `eval_stderr` is a standard error."""
 COLUMNS = ("folder", *SETTINGS, *FACTS)
 
 
@@ -52,7 +53,7 @@ def results(place: str | PathLike[str] = "outputs") -> Runs:
     root = Path(place)
     if not root.is_dir():
         raise UserError(f"{printable(root)} is no folder")
-    found = [(rundir.read_status(folder), folder) for folder in run_folders(root) if (folder / CONFIG).is_file()]
+    found = [(facts(folder), folder) for folder in run_folders(root) if (folder / CONFIG).is_file()]
     rows = []
     for status, folder in sorted(found, key=lambda run: (str(run[0].get("started")), run[1])):
         try:

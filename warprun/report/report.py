@@ -157,13 +157,18 @@ def _replaced(out: Path) -> list[str]:
 def _notes(runs: Sequence[Run], comparison: Comparison, found: Sequence[Line]) -> list[str]:
     """Return the lines that a reader of the table needs to know."""
     notes = []
+    groups = dict.fromkeys((run.env, run.group) for run in runs if run.group)
+    if groups:
+        notes.append(
+            f"returns are those of {', '.join(f'group {printable(group)} of {printable(env)}' for env, group in groups)} (eval.group)"
+        )
     if comparison.averaged:
         notes.append(f"averaged like seeds, although they differ: {', '.join(comparison.averaged)}")
     for threshold in dict.fromkeys(line.reached.threshold for line in found if line.reached):
         alike = [line for line in found if line.reached and line.reached.threshold == threshold]
         if not any(line.reached and line.reached.runs for line in alike):
             best = max(float(line.setting.best().max()) for line in alike)
-            notes.append(f"threshold={threshold:g}: no run reaches it; the best return is {best:g}")
+            notes.append(f"threshold={threshold:g}: no run reaches it; the highest return of all records is {best:g}")
     few = [line for line in found if len(line.setting.curves()) < 4]
     if few:
         notes.append(f"fewer than 4 runs in {len(few)} of {counted(len(found), 'setting')}: intervals say little, and the IQM is the mean")

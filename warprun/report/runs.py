@@ -33,11 +33,6 @@ class Curve(NamedTuple):
     """Seconds of training: without compilation and without loading what is compiled."""
     value: Array
 
-    def first_at(self, threshold: float) -> tuple[float, float]:
-        """Return the env_steps and the seconds of the first value that reaches `threshold`; infinity if none does."""
-        reached = np.flatnonzero(self.value >= threshold)
-        return (float(self.env_steps[reached[0]]), float(self.wall_s[reached[0]])) if reached.size else (np.inf, np.inf)
-
 
 @dataclass(frozen=True)
 class Run:
@@ -49,12 +44,25 @@ class Run:
     state: str
     evaluations: Curve
     training: Curve
+    group: str
+    """Of several groups the one whose returns these are; empty with one group."""
     throughput: float
     """Environment steps per second: the median over the records after the first, which contains compilation. NaN without such."""
 
     def curve(self, returns: str) -> Curve:
         """Return the curve of a return: eval or train."""
         return self.evaluations if returns == "eval" else self.training
+
+    def first_at(self, returns: str, threshold: float) -> tuple[float, float]:
+        """Return the env_steps and the seconds of training of the first return that reaches `threshold`; infinity if none does.
+
+        The seconds are NaN if all records contain compilation.
+        """
+        curve = self.curve(returns)
+        reached = np.flatnonzero(curve.value >= threshold)
+        if not reached.size:
+            return np.inf, np.inf
+        return float(curve.env_steps[reached[0]]), float(curve.wall_s[reached[0]]) if np.isfinite(self.throughput) else np.nan
 
     @property
     def env(self) -> str:
@@ -126,7 +134,7 @@ def _read(folder: Path, unfinished: bool) -> Run:
     throughput = float(np.median(speeds)) if speeds else np.nan
     began_s = _began_s(rows[0], throughput)
     rows = [row | {"wall_s": max(0.0, row["wall_s"] - began_s)} for row in rows]
-    return Run(folder, settings, state, _curve(rows, f"eval/{name}"), _curve(rows, f"train/{name}"), throughput)
+    return Run(folder, settings, state, _curve(rows, f"eval/{name}"), _curve(rows, f"train/{name}"), name.rpartition("/")[0], throughput)
 
 
 def _is_read(tag: str) -> bool:

@@ -18,7 +18,7 @@ from rich.table import Table
 from warprun.errors import counted, printable
 from warprun.files import write_atomic
 from warprun.report.compare import Comparison, Setting, text
-from warprun.report.statistics import Array, Interval, Statistic, interval, iqm, mean, median
+from warprun.report.statistics import Interval, Statistic, interval, iqm, mean, median
 from warprun.runs.records.terminal import prefix
 
 DIGITS = 4
@@ -36,6 +36,7 @@ class Reached:
     env_steps: Interval
     """Median over all runs; infinity if half of them or more do not reach it."""
     seconds: Interval
+    """The same in seconds of training, without compilation."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,7 @@ def _line(setting: Setting, threshold: float | None) -> Line:
 
 def _reached(setting: Setting, threshold: float) -> Reached:
     steps, wall = setting.reached(threshold)
-    return Reached(threshold, int(np.isfinite(steps).sum()), interval(steps, _upper_median), interval(wall, _upper_median))
-
-
-def _upper_median(scores: Array) -> Array:
-    """Return the middle value over the last axis, of an even number the upper one: a mean with infinity would be no time."""
-    return np.asarray(np.sort(scores, axis=-1)[..., scores.shape[-1] // 2])
+    return Reached(threshold, int(np.isfinite(steps).sum()), interval(steps, median), interval(wall, median))
 
 
 def unit_of_time(seconds: Sequence[float]) -> tuple[str, float]:
@@ -94,7 +90,7 @@ def headings(comparison: Comparison, found: Sequence[Line]) -> list[str]:
     if thresholds:
         it = f"{thresholds.pop():g}" if len(thresholds) == 1 else "threshold"
         columns += ["threshold"] if it == "threshold" else []
-        columns += [f"runs that reach {it}", f"env_steps to {it}, median", f"{unit} to {it}, median"]
+        columns += [f"runs that reach {it}", f"env_steps to {it}, median", f"{unit} of training to {it}, median"]
     return [*columns, "env_steps/s, median"]
 
 
@@ -170,7 +166,7 @@ def write_runs(path: Path, comparison: Comparison) -> None:
             curve = run.curve(setting.returns)
             if not curve.value.size:
                 continue
-            reached = ("", "", "") if threshold is None else (threshold, *curve.first_at(threshold))
+            reached = ("", "", "") if threshold is None else (threshold, *run.first_at(setting.returns, threshold))
             returns = (curve.value[-1], curve.value.max())
             seed = run.settings.get("seed")
             table.append([run.folder, setting.env, *setting.values, seed, run.state, *returns, run.throughput, *reached])

@@ -23,16 +23,19 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from warprun.errors import MOST_PRINTED, UserError, printable
+from warprun.errors import MOST_PRINTED, UserError, printable, program, typed
 from warprun.files import BROKEN, atomic, open_regular, read_array, read_json, write_atomic
 from warprun.learning.network_settings import LayersConfig
 from warprun.learning.settings import AgentConfig
 from warprun.run_folder import LINES, MANIFEST
+from warprun.runs import rundir
 from warprun.spec import GroupSpec
 
 FORMAT = 4
 """Version of the format."""
 MAX_HEADER_BYTES = 16 << 20
+MAX_NUMBER = 1e100
+"""Largest size of a number in a header; all are returns, which are sums of float32."""
 LAST, BEST = LINES["last"], LINES["best"]
 """Folders of a run: the newest checkpoints, and the one with the best evaluation."""
 
@@ -41,7 +44,10 @@ class Meta(TypedDict, total=False):
     """The contents of a checkpoint apart from its tensors."""
 
     evaluation: dict[str, float]
-    """`mean` and `stderr` of the return in the evaluation before it was saved; either may be missing."""
+    """`mean` and `stderr` of the return in the evaluation before it was saved. The last checkpoint of a run that has ended may have `more`
+    and `more_stderr`: how much more the best one, after `best_env_steps`, returned in the same episodes. Each may be missing."""
+    group: str
+    """Of several groups the one whose return that is, and which decides what is best; missing with one group."""
     run: dict[str, object]
     """The position of the run, see `runs.position`; a checkpoint without it cannot be resumed."""
     spec: dict[str, object]
@@ -120,15 +126,31 @@ def load(folder: Path, line: str = LAST) -> Loaded:
 
     Raises UserError if no checkpoint can be used.
     """
-    home = folder / line
-    problem = "there is none"
+    home, problem = folder / line, ""
     for path, entry in _candidates(home):
         try:
             return _open(path, entry)
         except (_DamagedError, OSError) as error:
             problem = f"{path.name} {error.strerror if isinstance(error, OSError) else error}"
             _warn(f"{problem}; trying the checkpoint before it")
-    raise UserError(f"no usable checkpoint in {home}: {problem}")
+    raise UserError(f"no usable checkpoint in {home}: {problem}" if problem else _why_none(folder, line))
+
+
+def _why_none(folder: Path, line: str) -> str:
+    """Return in one line why a run has saved no checkpoint in `folder/<line>`, and what to do."""
+    state, is_best = rundir.read_status(folder).get("state"), line == BEST
+    none = f"{printable(folder)} has no {'best checkpoint' if is_best else 'checkpoint'}"
+    if state is None:
+        return f"{none}: the folder {line} is missing or empty"
+    if state == "running" and is_best:
+        return f"{none}: its run goes on and has none yet: it is saved after an evaluation (eval.every) unless checkpoint.best=false"
+    if state == "running":
+        wait = "wait for the next one (checkpoint.every), or stop it with Ctrl-C, which saves one"
+        return f"{none}: its run goes on and has saved none yet: {wait}"
+    if is_best and exists(folder):
+        return f"{none}: its run made no evaluation, or had checkpoint.best=false: checkpoint=last is there"
+    ended = f"was {state}" if state in (rundir.KILLED, "interrupted") else str(state)
+    return f"{none}: its run {ended} before it saved one; begin it again: {program()} resume={typed(folder)}"
 
 
 def exists(folder: Path) -> bool:
@@ -230,7 +252,8 @@ def _open(path: Path, entry: Entry | None) -> Loaded:
         if (
             type(env_steps) is not int
             or not 0 <= env_steps < 2**63
-            or not all(isinstance(value, float | int) for value in evaluation.values())
+            or not all(isinstance(value, float | int) and -MAX_NUMBER < value < MAX_NUMBER for value in evaluation.values())
+            or not isinstance(meta.get("group", ""), str)
         ):
             raise TypeError("the header has other types")
     except (*BROKEN, AttributeError):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from warprun.config.schema import Config
 from warprun.errors import program
 from warprun.learning.settings import SHARED_BY_GROUPS, group_config
+from warprun.runs.paired import DOUBT
 from warprun.spec import Box, GroupSpec, Spec, choices
 
 LEAST_RECORDS = 4
@@ -68,13 +69,35 @@ class Curves:
 
     @property
     def improved(self) -> bool:
-        """Whether training episodes of the last quarter of the records returned clearly more than those of the first two."""
-        returns = finite(self.rows, self._named("train/return"))
-        quarter = len(returns) // 4
-        if quarter < 2:
-            return False
-        first, last = returns[:2], returns[-quarter:]
-        return statistics.mean(last) - statistics.mean(first) > 2.0 * max(statistics.stdev(first), statistics.stdev(last))
+        """Whether training episodes or evaluations got better beyond doubt."""
+        return rose(self.trained) or self._evaluations_rose
+
+    @property
+    def trained(self) -> list[float]:
+        """The returns of training episodes, of all records."""
+        return finite(self.rows, self._named("train/return"))
+
+    @property
+    def evaluated(self) -> list[float]:
+        """The returns of all evaluations."""
+        return finite(self.rows, self._named("eval/return"))
+
+    @property
+    def _evaluations_rose(self) -> bool:
+        """Whether the later half of the evaluations is above the first one by more than the doubt in both."""
+        first, *others = self.evaluated or [math.nan]
+        error, *errors = finite(self.rows, self._named("eval/return_stderr")) or [math.nan]
+        if not others or len(errors) != len(others):  # of one episode each, which tell no error
+            return rose(self.evaluated)
+        later, doubts = others[len(others) // 2 :], errors[len(others) // 2 :]
+        return statistics.fmean(later) - first > DOUBT * math.hypot(error, math.hypot(*doubts) / len(doubts))
+
+    @property
+    def is_level(self) -> bool:
+        """Whether no evaluation was better than the first one, and records of training are enough to show that nothing got better."""
+        first, *others = self.evaluated or [math.nan]
+        enough = len(others) >= LEAST_RECORDS - 1 and len(self.trained) >= 2 * LEAST_RECORDS
+        return enough and max(others) <= first and not self.improved
 
     def _named(self, tag: str) -> str:
         kind, name = tag.split("/")
@@ -111,6 +134,15 @@ class Curves:
 def finite(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
     """Return the finite values of a tag, in the order of the records."""
     return [row[tag] for row in rows if math.isfinite(row.get(tag, math.nan))]
+
+
+def rose(values: Sequence[float]) -> bool:
+    """Return whether the last quarter of a curve is above both of its first two values by more than the values of this quarter vary.
+
+    The first two differ by chance, or because they rise as fast as they can, so their difference is no measure of chance.
+    """
+    last = values[len(values) - len(values) // 4 :]
+    return len(last) >= 2 and statistics.fmean(last) - max(values[:2]) > DOUBT * statistics.stdev(last)
 
 
 Sign = Callable[[Curves], tuple[str, str] | None]
@@ -166,7 +198,8 @@ def stopped_exploring(curves: Curves) -> tuple[str, str] | None:
     if "entropy_coef" not in curves.settings:
         return None
     tries = curves.times("entropy_coef", 5.0, 0.01)
-    if entropy and uniform and entropy[-1] < LOW_ENTROPY * uniform:
+    # A mask that leaves little to choose lowers the entropy of any policy.
+    if entropy and uniform and not curves.group.masked and entropy[-1] < LOW_ENTROPY * uniform:
         fell = f"the entropy of the policy fell to {entropy[-1]:.2g} of at most {uniform:.2g}"
         return f"{fell}: it has stopped exploring", tries
     if entropy and isinstance(curves.group.action, Box) and deviation(entropy[-1], curves.group.action) < LOW_STD:

@@ -8,19 +8,22 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from warprun.config.memory_estimate import evaluation_envs
-from warprun.errors import TrainingFailed, UserError
+from warprun.errors import TrainingFailed, UserError, printable
 from warprun.files import refuse_links
 from warprun.learning.interfaces import Agent
 from warprun.runs import checkpoint, signals
 from warprun.runs.build import Setup, make_simulator, prepare, set_up, uncaptured
 from warprun.runs.opening import load_checkpoint, open_run, trained_agent
+from warprun.runs.paired import Paired, Sample, seems_better
 from warprun.runs.recording import Player
 from warprun.runs.sentinel import refuse
 from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.state import State, derived_seed, restore
+from warprun.state import State, copied, derived_seed, restore
 
 CHUNK = 64
 """Steps between two checks whether all episodes have ended."""
@@ -30,11 +33,8 @@ CHUNK = 64
 class Evaluation:
     """The results of an evaluation."""
 
-    episodes: int
-    mean_return: dict[str, float]
-    """Per group, the mean over episodes of an actor's sum of rewards."""
-    std_return: dict[str, float]
-    """Standard deviation over episodes, with the divisor n - 1; NaN for one episode."""
+    returns: dict[str, NDArray[np.float64]]
+    """Per group, an actor's sum of rewards in each episode, [episodes]: of several actors the mean."""
     mean_length: float
     """Steps."""
     terminated: float
@@ -44,18 +44,28 @@ class Evaluation:
     resets_on_nan: int | None
     """Number of resets because of a fault while the evaluation ran; an episode counts up to its fault. None unless `env.on_nan=reset`."""
 
+    @property
+    def episodes(self) -> int:
+        """Number of episodes."""
+        return len(next(iter(self.returns.values())))
+
+    @property
+    def mean_return(self) -> dict[str, float]:
+        """Per group, the mean over episodes."""
+        return {group: Sample.of(returns).mean for group, returns in self.returns.items()}
+
     def stderr(self, group: str) -> float:
         """Return the standard error of a group's mean return; NaN for one episode."""
-        return self.std_return[group] / math.sqrt(self.episodes)
+        return Sample.of(self.returns[group]).stderr
 
     def metrics(self) -> dict[str, float]:
         """Return the results by name: `return`, or `GROUP/return` for each of several groups, whose returns have no meaningful mean."""
         found: dict[str, float] = {}
-        for group, mean in self.mean_return.items():
-            part = "" if len(self.mean_return) == 1 else f"{group}/"
+        for group, returns in self.returns.items():
+            part, (mean, stderr) = "" if len(self.returns) == 1 else f"{group}/", Sample.of(returns)
             found[f"{part}return"] = mean
             if self.episodes > 1:
-                found |= {f"{part}return_stderr": self.stderr(group), f"{part}return_std": self.std_return[group]}
+                found |= {f"{part}return_stderr": stderr, f"{part}return_std": stderr * math.sqrt(self.episodes)}
         found |= {"episode_length": self.mean_length, "terminated": self.terminated, "episodes": self.episodes}
         optional = {"unfinished": self.unfinished, "resets_on_nan": self.resets_on_nan}
         return found | {name: count for name, count in optional.items() if count is not None}
@@ -99,11 +109,8 @@ class Evaluator:
         while left > 0:
             played.append(self._play_once(min(left, self.simulator.n_envs), greedy, is_stopped))
             left -= self.simulator.n_envs
-        returns = {name: torch.cat([each.returns[name] for each in played]) for name in played[0].returns}
         return Evaluation(
-            self.episodes,
-            {name: float(total.mean()) for name, total in returns.items()},
-            {name: float(total.std()) if self.episodes > 1 else math.nan for name, total in returns.items()},
+            {name: torch.cat([each.returns[name] for each in played]).cpu().numpy() for name in played[0].returns},
             float(torch.cat([each.length for each in played]).mean()),
             float(torch.cat([each.terminated for each in played]).float().mean()),
             int(torch.cat([each.unfinished for each in played]).sum()) if self.endless else None,
@@ -152,19 +159,24 @@ class _Played:
 
 
 def describe_checkpoint(folder: Path, line: str) -> list[str]:
-    """Return lines that describe the checkpoint in `folder/<line>`, and the other one if it was better in the run's evaluations."""
+    """Return lines that describe the checkpoint in `folder/<line>`, and the other one if it was better in the run's final episodes."""
     words = {checkpoint.LAST: "last", checkpoint.BEST: "best"}
     own = checkpoint.load(folder, line)
-    said = [f"checkpoint: {words[line]}, after {own.env_steps:,} env_steps"]
+    group = own.meta.get("group")
+    chosen = f", by the return of group {printable(group)} (eval.group)" if group and line == checkpoint.BEST else ""
+    said = [f"checkpoint: {words[line]}, after {own.env_steps:,} env_steps{chosen}"]
     other = checkpoint.BEST if line == checkpoint.LAST else checkpoint.LAST
     with suppress(UserError):  # it may not exist
         there = checkpoint.load(folder, other)
-        theirs, mine = (loaded.meta.get("evaluation", {}) for loaded in (there, own))
-        error = math.hypot(theirs.get("stderr", 0.0), mine.get("stderr", 0.0))
-        if "mean" in theirs and "mean" in mine and theirs["mean"] - mine["mean"] > 2.0 * error:
+        last, best = (own, there) if line == checkpoint.LAST else (there, own)
+        compared = last.meta.get("evaluation", {})
+        more = Sample(compared.get("more", math.nan), compared.get("more_stderr", math.nan))
+        better = (more if line == checkpoint.LAST else more.negative).is_above_zero
+        if better and compared.get("best_env_steps") == best.env_steps:
+            to = f" to group {printable(group)}" if group else ""
             said.append(
-                f"the {words[other]} one, after {there.env_steps:,} env_steps, had a return of {theirs['mean']:.4g} in its evaluation,"
-                f" this one {mine['mean']:.4g}: checkpoint={words[other]} evaluates it"
+                f"the {words[other]} one, after {there.env_steps:,} env_steps, returned {abs(more.mean):.4g} more{to} in the same final"
+                f" episodes of the run: checkpoint={words[other]} evaluates it"
             )
     return said
 
@@ -208,21 +220,45 @@ class Evaluations:
     def __init__(self, setup: Setup, agent: Agent, returns: str) -> None:
         """Make both evaluators; `returns`: the metric of an evaluation that decides whether the environment is solved."""
         config = setup.config
-        self._returns, self._greedy, self._bar = returns, config.eval.greedy, config.env.solved_at
+        self._agent, self._returns, self._greedy, self._bar = agent, returns, config.eval.greedy, config.env.solved_at
         self._ends_when_solved = config.stop_when_solved
         self._often = Evaluator(setup, agent, config.eval.episodes, derived_seed(config.seed, "evaluation"))
         self._decisive = Evaluator(setup, agent, config.eval.episodes_at_end, derived_seed(config.seed, "final evaluation"))
 
-    def play(self) -> dict[str, float]:
-        """Return the metrics of an evaluation. Raises StoppedError if a signal asks the run to stop."""
-        return self._often.play(self._greedy, is_stopped).metrics()
+    def play(self) -> Evaluation:
+        """Return an evaluation. Raises StoppedError if a signal asks the run to stop."""
+        return self._often.play(self._greedy, is_stopped)
 
-    def play_decisive(self) -> dict[str, float]:
-        """Return the metrics of an evaluation with more episodes, all of them new.
+    def play_decisive(self) -> Evaluation:
+        """Return an evaluation with more episodes, all of them new.
 
         Raises StoppedError as `play` does.
         """
-        return self._decisive.play(self._greedy, is_stopped).metrics()
+        return self._decisive.play(self._greedy, is_stopped)
+
+    def compare(self, folder: Path, last: Evaluation, begins: Mapping[str, torch.Tensor]) -> Paired | None:
+        """Play the best checkpoint of a run folder in the episodes of `last`, a decisive evaluation that began in the state `begins`.
+
+        Return None without playing if its evaluation was not clearly better than `last`: as the best of many it mostly is better by chance.
+        Agent and evaluators are then as before. Raises StoppedError as `play` does.
+        """
+        own, state = copied(self._agent.policy_state()), copied(self.state())
+        results = last.metrics()
+        now = {"mean": results[self._returns], "stderr": results.get(f"{self._returns}_stderr", 0.0)}
+        # There may be none that can be read, and a fault of the environment then must not end a run that is done.
+        with suppress(UserError, TrainingFailed):
+            best = checkpoint.load(folder, checkpoint.BEST)
+            if not seems_better(best.meta.get("evaluation", {}), now):
+                return None
+            policy = {name: best.tensors[f"agent/{name}"] for name in own if f"agent/{name}" in best.tensors}
+            try:
+                restore(self._agent.policy_state(), policy)
+                restore(self.state(), begins)
+                return Paired.of(best.env_steps, self._decisive.play(self._greedy, is_stopped).returns, last.returns)
+            finally:
+                restore(self._agent.policy_state(), own)
+                restore(self.state(), state)
+        return None
 
     def ends_run(self, results: Mapping[str, float]) -> bool:
         """Return whether the run ends if a decisive evaluation confirms `results`."""

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import torch
 
 from warprun.learning.interfaces import Metrics
+from warprun.runs.checkpoint import Meta
 from warprun.runs.diagnosis import LEAST_RECORDS
+from warprun.runs.paired import Paired
 from warprun.runs.summary import Course, notes_halfway
 from warprun.simulation.simulator import Episodes
 
@@ -26,6 +28,10 @@ class Measured:
     def __init__(self, returns: str, metrics: Mapping[str, float], losses: Mapping[str, float]) -> None:
         """Begin with the `metrics` and `losses` of an earlier process of the run, if there was one."""
         self.returns = returns
+        self.group = returns.rpartition("/")[0] or None
+        """Of several groups the one that `returns` is of."""
+        self.paired: Paired | None = None
+        """The best checkpoint beside the last policy, if they were compared in the last evaluation."""
         self.metrics = dict(metrics)
         """The last value of every metric."""
         self.losses: dict[str, torch.Tensor | float] = dict(losses)
@@ -33,14 +39,19 @@ class Measured:
         self.history: list[dict[str, float]] = []
         """All records, also of earlier processes, for notes on the learning curve and the summary at the end."""
 
-    def evaluate(self, results: Mapping[str, float], env_steps: int) -> bool:
+    def evaluate(self, results: Mapping[str, float], env_steps: int, paired: Paired | None) -> bool:
         """Keep the results of an evaluation after `env_steps`; return whether it is the best so far."""
+        self.paired = paired
         self.metrics = {name: value for name, value in self.metrics.items() if name in BEST or not name.startswith("eval/")}
         self.metrics |= {f"eval/{name}": value for name, value in results.items()}
         if results[self.returns] <= self.metrics.get("eval/best_return", -math.inf):
             return False
         self.metrics |= {"eval/best_return": results[self.returns], "eval/best_env_steps": env_steps}
         return True
+
+    def forget_best(self) -> None:
+        """Forget the best evaluation: another return decides from now on."""
+        self.metrics = {name: value for name, value in self.metrics.items() if name not in BEST}
 
     def record(self, values: Mapping[str, float], evaluated: bool) -> dict[str, float]:
         """Keep the values of a log interval; return them with those of the evaluation at its end, if there was one."""
@@ -50,16 +61,20 @@ class Measured:
         return self.history[-1]
 
     @property
-    def last_evaluation(self) -> dict[str, float]:
-        """Mean and standard error of the last evaluation, as far as there are any."""
+    def described(self) -> Meta:
+        """The last evaluation for the header of a checkpoint, as far as there is one."""
         tags = {"mean": f"eval/{self.returns}", "stderr": f"eval/{self.returns}_stderr"}
-        return {name: self.metrics[tag] for name, tag in tags.items() if tag in self.metrics}
+        found = {name: self.metrics[tag] for name, tag in tags.items() if tag in self.metrics}
+        more = self.paired.more(self.group) if self.paired else None
+        if self.paired and more:
+            found |= {"more": more.mean, "more_stderr": more.stderr, "best_env_steps": self.paired.env_steps}
+        return {"evaluation": found, "group": self.group} if self.group else {"evaluation": found}
 
     @property
-    def returned(self) -> dict[str, float | None]:
-        """The returns for status.json."""
+    def returned(self) -> dict[str, float | str | None]:
+        """The returns for status.json, of several groups with the name of theirs."""
         tags = {"train": f"train/{self.returns}", "eval": f"eval/{self.returns}", "eval_stderr": f"eval/{self.returns}_stderr"}
-        return {name: self.metrics.get(tag) for name, tag in tags.items()}
+        return {name: self.metrics.get(tag) for name, tag in tags.items()} | ({"group": self.group} if self.group else {})
 
 
 def on_host(metrics: Metrics) -> dict[str, float]:
@@ -145,6 +160,8 @@ class Notes:
     def __init__(self, message: Callable[[str], None], told: Iterable[str]) -> None:
         self._message = message
         self.told = list(told)
+        self._clipped: dict[str, int] = {}
+        """Metric -> records in which it was high, one after the other."""
 
     def once(self, topic: str, text: str) -> None:
         """Show `text` unless there was a note on `topic`."""
@@ -174,8 +191,10 @@ class Notes:
                 self._message(f"halfway: {text}")
 
     def on_clipping(self, values: Mapping[str, float]) -> None:
-        """Show a note if many observations are clipped."""
-        clipped = [name for name, value in values.items() if name.endswith("clipped_share") and value > MUCH_CLIPPED]
-        if clipped:
-            share = f"{values[clipped[0]]:.1%} of the observed numbers are clipped at 10 standard deviations"
-            self.once("clipping", f"{clipped[0]}: {share}; scale them in `observe` or set agent.normalize_obs=false")
+        """Show a note if many observations of a group are clipped in several records one after the other: at first all is unusual."""
+        for name, value in values.items():
+            if name.endswith("clipped_share"):
+                self._clipped[name] = self._clipped.get(name, 0) + 1 if value > MUCH_CLIPPED else 0
+                if self._clipped[name] >= LEAST_RECORDS:
+                    share = f"{value:.1%} of the observed numbers are clipped at 10 standard deviations"
+                    self.once(name, f"{name}: {share}; scale them in `observe` or set agent.normalize_obs=false")

@@ -167,24 +167,26 @@ class Run:
         return now, first_here
 
     def _evaluate(self, last: bool) -> bool:
-        """Evaluate the policy; if it seems solved and that would end the run, again. At the end only the final episodes are played.
+        """Evaluate the policy; if it seems solved and that would end the run, again. At the end only final episodes are played.
 
         Return False if a signal ended the evaluation; the state before it is then saved.
         """
         before = {name: tensor.clone() for name, tensor in self.evaluations.state().items()}
         with self.clock.phase("eval"):
             try:
-                results = {} if last else self.evaluations.play()
-                decides = last or self.evaluations.ends_run(results)
+                decides = last or self.evaluations.ends_run((played := self.evaluations.play()).metrics())
                 if decides:
                     self._save(self.saver.save_if_possible, before)  # first, because the evaluation can fail
-                    results = self.evaluations.play_decisive()
+                    played = self.evaluations.play_decisive()
+                results = played.metrics()
+                self.sentinel.after_evaluation(results)
+                solved = decides and self.evaluations.are_solved(results)
+                paired = self.evaluations.compare(self.folder, played, before) if last or solved else None
             except StoppedError:
                 self._save(self.saver.save, before)
                 return False
-        self.sentinel.after_evaluation(results)
-        self.solved = decides and self.evaluations.are_solved(results)
-        if self.measured.evaluate(results, self.env_steps) and self.config.checkpoint.best:
+        self.solved = solved
+        if self.measured.evaluate(results, self.env_steps, paired) and self.config.checkpoint.best:
             self._save_best()
         return True
 
@@ -193,12 +195,12 @@ class Run:
         ended = self.crew.episodes()
         values = on_host(self.measured.losses) | self._diagnostics()
         self.notes.on_clipping(values)
-        # The device has been waited for, so wall-clock time is right even where kernels run on their own.
-        values |= of_phases(self.clock.read(), now.env_steps - self.logged.env_steps, self.records.wall_s - self.logged.seconds)
+        spent, read_s = self.clock.read(), self.records.wall_s  # the device has been waited for
+        values |= of_phases(spent, now.env_steps - self.logged.env_steps, read_s - self.logged.seconds)
         values |= self.sentinel.metrics(ended) | self.crew.metrics() | of_episodes(ended) | {"train/progress": now.progress}
         with self.clock.phase("log"):
             self.records.log(self.env_steps, self.measured.record(values, evaluated))
-        self.logged = now._replace(seconds=self.records.wall_s)
+        self.logged = now._replace(seconds=read_s)  # writing the record is part of the next interval, as its phase is
 
     def _write_status(self, state: str, reason: str | None = None) -> None:
         facts = {"env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)} | self.measured.returned
@@ -208,8 +210,8 @@ class Run:
         return summarize(self._course()) | {"env_steps": self.env_steps, "wall_s": self.records.wall_s}
 
     def _course(self) -> Course:
-        measured = self.measured
-        return Course(measured.metrics, measured.history, self.simulator.spec, measured.returns, self.config, self.solved)
+        of = self.measured
+        return Course(of.metrics, of.history, self.simulator.spec, of.returns, self.config, self.solved, of.paired)
 
     def _save(self, write: Callable[[int, State, checkpoint.Meta], None], evaluators: State | None = None) -> None:
         """Write a checkpoint to resume from, by a method of the saver, with `evaluators` as their state if given. Raises TrainingFailed."""
@@ -217,15 +219,13 @@ class Run:
             self.diagnosed = self._diagnostics()  # before the simulator moves its last observations to row 0, see `Simulator.state`
         self.sentinel.before_save(self.agent.state())
         state = self.crew.state() | (self.evaluations.state() if evaluators is None else evaluators)
-        meta: checkpoint.Meta = {"evaluation": self.measured.last_evaluation, "run": asdict(self._position()), "spec": self.spec}
-        write(self.env_steps, state, meta)
+        write(self.env_steps, state, {**self.measured.described, "run": asdict(self._position()), "spec": self.spec})
 
     def _save_best(self) -> None:
         """Write the policy to the folder of the best checkpoint."""
-        policy = self.agent.policy_state()
-        self.sentinel.before_save(policy)
+        self.sentinel.before_save(policy := self.agent.policy_state())
         named = {f"agent/{name}": tensor for name, tensor in policy.items()}
-        self.saver.save_best(self.env_steps, named, {"evaluation": self.measured.last_evaluation, "spec": self.spec})
+        self.saver.save_best(self.env_steps, named, {**self.measured.described, "spec": self.spec})
 
     def _position(self) -> position.Position:
         """Return where the run is."""

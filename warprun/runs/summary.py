@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from warprun.config.schema import Config
 from warprun.runs import diagnosis
 from warprun.runs.diagnosis import LEAST_RECORDS, OF_A_RUN_THAT_IMPROVED, SIGNS, Curves, finite
+from warprun.runs.paired import Paired
 from warprun.spec import Spec
 
 SPEED = "perf/env_steps_per_s"
@@ -31,6 +32,8 @@ class Course(NamedTuple):
     """Name, below `train/` and `eval/`, of the return that decides whether the environment is solved."""
     config: Config
     solved: bool
+    paired: Paired | None = None
+    """The best checkpoint beside the last policy, if its evaluation was clearly better than the one at the end."""
 
     @property
     def evaluations(self) -> list[Mapping[str, float]]:
@@ -50,20 +53,19 @@ class Course(NamedTuple):
 
     @property
     def is_level(self) -> bool:
-        """Whether no evaluation was better than the first one."""
-        evaluations = self.evaluations
-        return len(evaluations) >= LEAST_RECORDS and self.best - evaluations[0][f"eval/{self.returns}"] <= 2.0 * self.error
+        """Whether nothing got better, for any group."""
+        return all(curves.is_level for curves in self.curves)
 
     @property
     def learns(self) -> bool:
-        """Whether a run without `env.solved_at` gets better: better returns are the only sign that it learns."""
-        better = not self.is_level or any(curves.improved for curves in self.curves)
-        return self.config.env.solved_at is None and better
+        """Whether a run without `env.solved_at` gets better, the only sign that it learns, or has not shown yet that it does not."""
+        is_open = len(self.evaluations) < LEAST_RECORDS or any(curves.improved for curves in self.curves)
+        return self.config.env.solved_at is None and is_open
 
     @property
-    def error(self) -> float:
-        """The largest standard error of an evaluation."""
-        return max((row.get(f"eval/{self.returns}_stderr", 0.0) for row in self.evaluations), default=0.0)
+    def group(self) -> str | None:
+        """Of several groups the one whose return decides what is best and what is solved."""
+        return self.returns.rpartition("/")[0] or None
 
     @property
     def best(self) -> float:
@@ -76,11 +78,13 @@ def summarize(course: Course) -> dict[str, float | str]:
     metrics, solved_at = course.metrics, course.config.env.solved_at
     lines: dict[str, float | str] = {}
     if solved_at is not None and f"eval/{course.returns}" in metrics:
-        lines["solved"] = f"{'yes' if course.solved else 'no'}: env.solved_at={solved_at:g}"
+        doubt = ", less than two standard errors below the return" if course.reaches_bar and not course.solved else ""
+        lines["solved"] = f"{'yes' if course.solved else 'no'}: env.solved_at={solved_at:g}{doubt}"
     for tag in (t for t in metrics if t.startswith("eval/") and t.endswith("return") and t != "eval/best_return"):
         lines[tag] = f"{measured(metrics[tag], metrics.get(f'{tag}_stderr'))} ({metrics['eval/episodes']:,.0f} fresh episodes)"
     if "eval/best_return" in metrics:
-        lines["eval/best_return"] = f"{metrics['eval/best_return']:.4g} at {metrics['eval/best_env_steps']:,.0f} env_steps"
+        of_group = f" of group {course.group} (eval.group)" if course.group else ""
+        lines["eval/best_return"] = f"{course.best:.4g} at {metrics['eval/best_env_steps']:,.0f} env_steps{of_group}{_bias(course)}"
     lines |= {tag: value for tag, value in metrics.items() if tag.startswith("train/") and tag.endswith("return")}
     lines |= {tag: metrics[tag] for tag in ("eval/episode_length",) if tag in metrics}
     speed = typical_speed(course.history)
@@ -92,10 +96,11 @@ def summarize(course: Course) -> dict[str, float | str]:
 
 def notes_on_learning(course: Course) -> list[str]:
     """Return what the curves of a run show at its end, with things to try; no signs if it is solved, or has no bar and gets better."""
-    if course.solved:
+    if course.solved or course.reaches_bar:
         return []
     signs = [] if course.learns else [note for curves in course.curves for note in diagnosis.notes(curves)]
-    return ([NO_BETTER] if course.is_level else []) + signs
+    is_told = course.is_level and not list(_on_best(course))  # which says more: that the policy became worse
+    return ([NO_BETTER + (", for any group" if course.group else "")] if is_told else []) + signs
 
 
 def notes_halfway(course: Course) -> list[str]:
@@ -134,11 +139,38 @@ def measured(mean: float, error: float | None) -> str:
 
 
 def _on_evaluations(course: Course) -> Iterator[str]:
-    metrics, tag = course.metrics, f"eval/{course.returns}"
+    metrics = course.metrics
     if metrics.get("eval/unfinished"):
         yield (
             f"{metrics['eval/unfinished']:.0f} of {metrics['eval/episodes']:.0f} episodes were cut after eval.max_steps steps:"
             " their returns are incomplete"
         )
-    if course.evaluations and course.best - course.evaluations[-1][tag] > 2.0 * course.error:
-        yield f"the best checkpoint is better than the last one, about {course.best:.4g}: checkpoint=best evaluates it"
+    yield from _on_best(course)
+
+
+def _on_best(course: Course) -> Iterator[str]:
+    """Yield the note that the best checkpoint is better than the last one, if the same episodes show it."""
+    paired = course.paired
+    more = paired.more(course.group) if paired else None
+    if not paired or not more or more.mean < 0.0:
+        return
+    gains = [(name, paired.gains[name]) for name in sorted(paired.gains, key=lambda name: name != course.group)]
+    told = [
+        f"{f'group {name} ' if course.group else ''}{measured(*gain.best)} in the place of {measured(*gain.last)}" for name, gain in gains
+    ]
+    yield (
+        f"the best checkpoint, after {paired.env_steps:,} env_steps, is better than the last one: over the same {paired.episodes:,} fresh"
+        f" episodes it returns {', '.join(told)}; checkpoint=best evaluates it"
+    )
+
+
+def _bias(course: Course) -> str:
+    """Return why the best of several evaluations is too high, and its return in fresh episodes if these were played."""
+    returns = [row[f"eval/{course.returns}"] for row in course.evaluations]
+    if len(returns) < 2 or returns[-1] >= course.best:
+        return ""
+    said = f", the highest of {len(returns)} evaluations and so biased upwards"
+    if not course.paired:
+        return said
+    fresh = course.paired.gain(course.group).best
+    return f"{said}; {measured(*fresh)} over the {course.paired.episodes:,} fresh episodes"

@@ -55,6 +55,8 @@ def _restore_parts(run: Run, saved: checkpoint.Loaded, changed: Sequence[str]) -
             f"{saved.path} has {saved.env_steps:,} env_steps, and the simulator {run.env_steps:,} after it was restored:"
             " its state() must contain `steps`"
         )
+    if saved.meta.get("group") != run.measured.group:
+        run.measured.forget_best()
     checkpoint.discard_after(run.folder, run.env_steps, checkpoint.BEST)
     if note:
         run.records.message(note)

@@ -25,7 +25,7 @@ from sqlalchemy.engine import URL
 from warprun.config.compose import derived
 from warprun.config.overrides import GROUPS, rewrite, searched
 from warprun.config.schema import Config
-from warprun.errors import UserError, require, shown
+from warprun.errors import UserError, printable, require, shown
 from warprun.files import write_atomic
 from warprun.runs import rundir, signals
 from warprun.runs.summary import measured
@@ -340,4 +340,8 @@ def closing(study: Search) -> Sequence[str]:
         return [f"no {study.unit} has finished"]
     state = state_of(best)
     value = "" if state.returned is None else measured(state.returned, state.stderr)
-    return [f"best: {study.unit} {best.number}, return {value}: {' '.join(best.overrides)}", f"its settings: {study.write_best(best)}"]
+    of_group = f" of group {printable(state.group)} (eval.group)" if state.group else ""
+    return [
+        f"best: {study.unit} {best.number}, return {value}{of_group}, the highest of all and so biased upwards: {' '.join(best.overrides)}",
+        f"its settings: {study.write_best(best)}",
+    ]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,7 +13,8 @@ from rich.text import Text
 
 from warprun.errors import UserError, printable
 from warprun.runs import rundir
-from warprun.runs.records.jsonl import JsonLines, last_rows, read_rows
+from warprun.runs.progress import facts
+from warprun.runs.records.jsonl import JsonLines, read_rows
 from warprun.runs.records.terminal import duration
 from warprun.runs.summary import measured
 from warprun.sweeps.plan import Job, Plan
@@ -89,7 +89,9 @@ class Board:
         elif most is not None and len(shown) > most:
             newest = sorted(shown, key=lambda job: (ORDER.index(self.states[job.number].state), job.number))[: max(1, most - 1)]
             shown = sorted(newest)
-        table = Table(title="\n".join([self.title(), *self._spread()]), title_justify="left")
+        groups = sorted({state.group for state in self.states if state.group})
+        of_groups = [f"return: that of group {printable(', '.join(groups))} (eval.group)"] if groups else []
+        table = Table(title="\n".join([self.title(), *self._spread(), *of_groups]), title_justify="left")
         for name in ("job", "settings", "state", "return", "env_steps", "wall time", "left", "error or folder"):
             table.add_column(
                 name, justify="right" if name in ("job", "return", "env_steps", "wall time", "left") else "left", overflow="fold"
@@ -168,6 +170,8 @@ class State:
     progress: float | None = None
     """Part of the run that is done, from 0 to 1."""
     attempts: int = 0
+    group: str = ""
+    """Of several groups the one whose return that is."""
 
     @property
     def is_done(self) -> bool:
@@ -186,27 +190,19 @@ def state_of(job: Job) -> State:
     """Return the state of a job: status.json of its folder, and what its run has recorded so far."""
     status = rundir.read_status(job.folder)
     state = str(status.get("state", WAITING))
-    ran = rundir.read_status(job.run)
-    rows: Iterator[dict[str, float]] = iter(()) if state in (WAITING, *rundir.ENDED) else last_rows(job.run / JsonLines.name)
-    last = next(rows, {})
-    evaluated: dict[str, float] = next((row for row in chain([last], rows) if "eval/return" in row), {})
-    # Of several groups status.json alone says which one counts.
-    known = (
-        (_number(evaluated, "eval/return"), _number(evaluated, "eval/return_stderr")),
-        (_number(ran, "eval"), _number(ran, "eval_stderr")),
-        (_number(last, "train/return"), None),
-        (_number(ran, "train"), None),
-    )
-    returned, stderr = next((each for each in known if each[0] is not None), (None, None))
+    ran = rundir.read_status(job.run) if state in (WAITING, *rundir.ENDED) else facts(job.run)
+    evaluated = _number(ran, "eval")
+    group = ran.get("group")
     return State(
         state,
         str(status.get("error", "") or ""),
-        _whole(last, "env_steps") or _whole(ran, "env_steps"),
-        _number(last, "wall_s") or _number(ran, "wall_s"),
-        returned,
-        stderr,
-        1.0 if state in rundir.ENDED else _number(last, "train/progress"),
+        _whole(ran, "env_steps"),
+        _number(ran, "wall_s"),
+        _number(ran, "train") if evaluated is None else evaluated,
+        None if evaluated is None else _number(ran, "eval_stderr"),
+        1.0 if state in rundir.ENDED else _number(ran, "progress"),
         _whole(status, "attempts") or 0,
+        group if isinstance(group, str) else "",
     )
 
 

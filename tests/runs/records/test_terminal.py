@@ -41,6 +41,17 @@ def test_shares_add_up_to_one():
     assert progress.shares == {"rollout": 0.3, "update": 0.6, "log": 0.1}
 
 
+def test_shares_are_those_of_one_record():
+    """The record after an evaluation has no share of it; a row that only shows the speed has none at all."""
+    progress = Progress({})
+    progress.update(Row(1, 1.0, {"perf/rollout_share": 0.1, "perf/update_share": 0.1, "perf/eval_share": 0.75, "eval/return": 7.0}))
+    progress.update(Row(2, 2.0, {"perf/rollout_share": 0.5, "perf/update_share": 0.49}))
+    assert progress.shares == {"rollout": 0.5, "update": 0.49}
+    progress.update(Row(3, 9.0, {"perf/env_steps_per_s": 12.0}))
+    assert progress.shares == {"rollout": 0.5, "update": 0.49}
+    assert "rollout=50% update=49%" in line(progress) and "eval=7.000" in line(progress) and "75" not in line(progress)
+
+
 def test_learners_and_actors_have_a_line_each():
     progress = Progress({"total_steps": None})
     assert progress.roles == []

@@ -175,6 +175,8 @@ class Progress:
     def update(self, row: Row) -> None:
         """Add one row."""
         self.env_steps, self.wall_s = row.env_steps, row.wall_s
+        if any(map(_is_share, row.values)):  # those of another interval are parts of another whole
+            self.values = {tag: value for tag, value in self.values.items() if not _is_share(tag)}
         self.values |= row.values
         self._first = self._first or row
 
@@ -233,6 +235,10 @@ class Progress:
         # All groups share their episodes, so the length may be logged once for all.
         length = self.values.get(f"train/{part}episode_length", self.values.get("train/episode_length"))
         return Outcome(group, self.values.get(f"train/{part}return"), self.values.get(f"eval/{part}return"), length)
+
+
+def _is_share(tag: str) -> bool:
+    return tag.startswith("perf/") and tag.endswith("_share")
 
 
 def _limit(config: Mapping[str, object], key: str) -> float | None:
