@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -137,6 +136,8 @@ def requeue(number: int) -> None:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
     if number != signal.SIGUSR1 or not job:
         return
+    import subprocess  # not needed by others, and its import takes a while
+
     try:
         subprocess.run(["scontrol", "requeue", job], check=True, capture_output=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:
