@@ -100,7 +100,8 @@ class StopRequests:
             if sys.stdout.isatty():
                 print("\x1b[?25h", end="", flush=True)  # the cursor, which the live view hides
         with suppress(Exception):
-            print(f"warprun: error: {explain(number)}", file=sys.stderr, flush=True)
+            # Not `sys.stderr`: the main thread may collect there what Hydra prints.
+            print(f"warprun: error: {explain(number)}", file=sys.__stderr__ or sys.stderr, flush=True)
         deadline.cancel()
         requeue(number)
         os._exit(code)
