@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import os
 import signal
@@ -15,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from warprun.errors import MOST_PRINTED, OtherRankError, TrainingFailed, UserError, printable
+from warprun.errors import MOST_PRINTED, OtherRankError, TrainingFailed, UserError, printable, shown
 from warprun.runs import signals
 from warprun.user_code import place_of
 
@@ -71,6 +72,8 @@ def attempt(command: Callable[[], int]) -> Outcome:
         return _failed(f"{place}SystemExit: {error.code}; an environment cannot end the program", FAILED)
     except Exception as error:
         place = place_of(error)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and not place:
+            return _failed(f"{shown(str(error.filename))}: {error.strerror}", USER_ERROR)
         if isinstance(error, OSError) and not place:
             return _failed(f"{error.filename or 'standard output'}: {error.strerror or error}", FAILED)
         return _failed(f"{place}{type(error).__name__}: {error}", FAILED, " (WARPRUN_TRACEBACK=1 shows the traceback)")

@@ -26,7 +26,7 @@ from warprun.config.checks import check
 from warprun.config.concurrency import CONCURRENCY
 from warprun.config.defaults import with_defaults
 from warprun.config.hydra_errors import explained
-from warprun.config.kinds import know
+from warprun.config.kinds import check_shape, know
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, refuse_plus, rewrite
 from warprun.config.own_files import read_yaml
 from warprun.config.reading import leaves, texts
@@ -180,6 +180,7 @@ def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
             OmegaConf.update(config, key, override.value(), force_add=key.startswith(tuple(f"{parent}." for parent in FREE)))
         changed = OmegaConf.to_object(config)
     assert isinstance(changed, Config)
+    check_shape(changed)
     if changed.staggered != before.staggered:
         raise UserError(f"{written('staggered', changed.staggered)}: a run that continues keeps it, its episodes have begun")
     changed.origin.overrides += overrides
@@ -243,6 +244,7 @@ def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
         refers = _check_references(composed)
         config = OmegaConf.to_object(composed)
         assert isinstance(config, Config)
+        check_shape(config)
         tuned = choices["tuned"] if choices.get("tuned") in options("tuned") else None
         written = [_resolved(override, composed) if "${" in override else override for override in overrides]
         config.origin = OriginConfig(tuned, written, OriginConfig.MEASURE if is_auto(overrides) else None)

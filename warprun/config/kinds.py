@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from functools import cache
 from types import NoneType, UnionType
-from typing import Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Union, cast, get_args, get_origin, get_type_hints
 
 from warprun.algorithms import AGENTS
 from warprun.config.concurrency import CONCURRENCY
 from warprun.config.schema import Config
+from warprun.errors import require, shown
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SECTIONS: dict[str, list[type]] = {
     "": [Config],
@@ -57,17 +61,53 @@ def _kind(of: object, names: list[str]) -> type:
 
 def _alone(of: object) -> object:
     """Return the type of a value that is not null, of a list that of its items."""
-    if get_origin(of) in (Union, UnionType):
-        others = [each for each in get_args(of) if each is not NoneType]
-        return _alone(others[0]) if len(others) == 1 else object
+    of = _not_null(of)
     if get_origin(of) in (list, tuple):
         return _alone(get_args(of)[0])
     return object if get_origin(of) is not None else of
 
 
+def _not_null(of: object) -> object:
+    if get_origin(of) in (Union, UnionType):
+        others = [each for each in get_args(of) if each is not NoneType]
+        return others[0] if len(others) == 1 else object
+    return of
+
+
 @cache
 def _hints(settings: type) -> dict[str, object]:
     return get_type_hints(settings)
+
+
+def check_shape(settings: DataclassInstance, key: str = "") -> None:
+    """Raise UserError if a setting holds a section, a list or a dict in the place of something else: a reference can put anything there."""
+    for setting in fields(settings):
+        name, value = f"{key}.{setting.name}" if key else setting.name, getattr(settings, setting.name)
+        wanted = _not_null(_hints(type(settings))[setting.name])
+        made = get_origin(wanted) or wanted
+        if name in SECTIONS and is_dataclass(value):
+            made = type(value)
+        if isinstance(made, type) and is_dataclass(made):
+            require(isinstance(value, made), f"{name} must be a section of settings, not {_shape(value)}")
+            check_shape(value, name)
+            continue
+        if made in (list, dict):
+            require(
+                value is None or isinstance(value, cast(type, made)), f"{name} must be a {cast(type, made).__name__}, not {_shape(value)}"
+            )
+        elif isinstance(made, type) and made is not object:
+            require(not isinstance(value, list | dict) and not is_dataclass(value), f"{name} must be a single value, not {_shape(value)}")
+        _check_plain(name, value)
+
+
+def _check_plain(key: str, value: object) -> None:
+    require(not is_dataclass(value), f"{key} cannot be a section of settings")
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        _check_plain(f"{key}.{name}", item)
+
+
+def _shape(value: object) -> str:
+    return "a section" if is_dataclass(value) else shown(value)
 
 
 def whole(text: str) -> int | None:

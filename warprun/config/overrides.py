@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -26,6 +27,8 @@ from warprun.learning.network_settings import ENCODERS
 
 MAX_CHARACTERS = 5_000
 """Of all overrides together."""
+MAX_NAME = 200
+"""Of a part of a key, and of what `NAME=` chooses from a group: these become names of files, which have at most 255 bytes."""
 MAX_RUNS = 10_000
 """Of one sweep, unless its user says `sweep.yes=true`."""
 MAX_RUNS_EVER = 1_000_000
@@ -232,6 +235,8 @@ def _check_text(override: str) -> None:
         raise UserError(f"{what}: settings of Hydra cannot be changed")
     if not _KEY.fullmatch(key.removeprefix("~")):
         raise UserError(f"cannot read {what}: a key is made of names with dots between them, such as agent.gamma=0.9")
+    if max(map(len, key.split("."))) > MAX_NAME:
+        raise UserError(f"{what}: a name in a key has at most {MAX_NAME} characters")
     if _depth(value) > MAX_DEPTH:
         raise UserError(f"{what} is nested too deeply (at most {MAX_DEPTH} levels)")
     if _NUMBER.search(value):
@@ -272,6 +277,8 @@ def _check_parsed(override: Override, given: str) -> None:
         for name in values:
             if not (isinstance(name, str) and name and "$" not in name) and not (name is None and key == "experiment"):
                 raise UserError(f"{shown(given)}: {', '.join(GROUPS)}: write the name of one, such as env=cartpole or tuned=none")
+            if name is not None and len(os.fsencode(name)) > MAX_NAME:
+                raise UserError(f"{shown(given)}: a name has at most {MAX_NAME} bytes")
 
 
 def _leaves(value: object) -> Iterator[object]:
