@@ -30,7 +30,7 @@ from warprun.config.kinds import check_shape, know
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, refuse_plus, rewrite
 from warprun.config.own_files import read_yaml
 from warprun.config.reading import leaves, texts
-from warprun.config.registry import CONF, conf_packages, folders_of, options, own_folders
+from warprun.config.registry import CONF, conf_packages, file_of, folders_of, is_shipped, options, own_folders
 from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict, is_open, written
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, typed
 from warprun.kernels.driver import prepare
@@ -227,6 +227,10 @@ def note_on_tuned(config: Config) -> str | None:
         return None
     beside = [setting for setting in config.origin.overrides if setting.startswith(("agent.", "env."))]
     untried = f"; they were not tuned for {' '.join(beside)}" if beside else ""
+    env = config.origin.tuned.removesuffix(f"_{config.agent.name}")
+    file = file_of("env", env)
+    if file is not None and is_shipped("tuned", config.origin.tuned) and not is_shipped("env", env):
+        untried += f"; they were tuned for warprun's own {env}, whose place {typed(file)} takes"
     return f"settings of tuned/{config.origin.tuned} apply (tuned=none turns them off){untried}"
 
 
