@@ -5,13 +5,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warprun.errors import TrainingFailed, UserError
-
 if sys.platform == "win32":
+    from warprun.errors import UserError
+
     raise UserError("warprun runs on Linux and macOS; on Windows install it in the Windows Subsystem for Linux (WSL 2)")
 
 if TYPE_CHECKING:
     from warprun.cli.train import train
+    from warprun.errors import TrainingFailed, UserError
     from warprun.interop.parallel import make_parallel
     from warprun.interop.sb3 import make_sb3
     from warprun.interop.vector import make_vec
@@ -24,6 +25,8 @@ __all__ = ["Policy", "Result", "TrainingFailed", "UserError", "load", "make_para
 
 _LAZY = {
     "train": "warprun.cli.train",
+    "TrainingFailed": "warprun.errors",
+    "UserError": "warprun.errors",
     "Result": "warprun.runs.result",
     "results": "warprun.report.listing",
     "load": "warprun.policies.loading",
@@ -32,7 +35,8 @@ _LAZY = {
     "make_parallel": "warprun.interop.parallel",
     "make_sb3": "warprun.interop.sb3",
 }
-"""Public names whose modules import torch and some numba, which take seconds, or libraries that need not be installed."""
+"""Public names whose modules import torch and some numba, which take seconds, or libraries that need not be installed.
+Nothing is imported with the package: a command first watches for signals."""
 
 _MODULES = ("data", "environment", "errors", "math", "random")
 """Modules for users, which are attributes of the package without an import statement."""

@@ -88,7 +88,7 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mist
         ("agent=a2c agent.clip=0.1", "unknown key 'agent.clip'"),
         ("env.parms.length=1", "unknown key 'env.parms'; did you mean 'env.params'?"),
         ("env.params.lenght=1", "env.params.lenght: cartpole has no parameter 'lenght'; did you mean 'length'?"),
-        ("env.params.length=abc", "env.params.length=abc must be a finite number, as its default 0.5"),
+        ("env.params.length=abc", "env.params.length=abc must be a finite number below 3.4e38, as its default 0.5"),
         ("env.params.length=1e300", "env.params.length=1e+300 must be a finite number"),
         ("agent.optimizer.beta1=1", "agent.optimizer.beta1=1"),
         ("env.randomize.lenght=[1,2]", "env.randomize.lenght: cartpole has no parameter"),

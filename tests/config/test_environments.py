@@ -27,7 +27,7 @@ def test_the_files_of_warprun(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 PLAIN = {
-    "numbers": "name: mine\nmodule: ./mine.py\nsolved_at: 1e2\ntime_limit: 7\nparams: {a: 1e-3, b: [1, 2], c: off}\n",
+    "numbers": "name: mine\nmodule: ./mine.py\nsolved_at: 1e2\ntime_limit: 7\nparams: {a: 1e-3, b: [1, 2], c: false}\n",
     "one of warprun's own": "name: cartpole\nmodule: warprun.envs.cartpole\nparams:\n  gravity: 1\n",
 }
 COMPOSED = {

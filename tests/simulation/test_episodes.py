@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.environments import clockwork
+from tests.environments import clockwork, dice
 from tests.environments.conditional import environment
 from tests.finished import QUIET, weights
 from tests.selection import few
-from tests.simulation.rollouts import CASES, engine_of, make, record
+from tests.simulation.rollouts import CASES, RandomPolicies, engine_of, make, record
 from warprun.config.compose import compose
 from warprun.environment import Box, Discrete, float32, int32, single_agent
 from warprun.kernels.flow import unassigned, writes_the_same
 from warprun.runs.train import train
+from warprun.simulation import comparison
 from warprun.simulation.codegen.expressions import Expressions
 from warprun.simulation.device import choose
 from warprun.simulation.kernel_engine import first_cuts
@@ -163,6 +164,21 @@ def test_varied_parameters_hold_for_an_episode_and_lie_in_their_bounds():
     for n in (TICKET, WEIGHT, LENGTH):
         assert len(np.unique(obs[0, :, n])) == N_ENVS
     assert abs(np.corrcoef(obs[0, :, WEIGHT], obs[0, :, LENGTH])[0, 1]) < 0.4
+
+
+def test_a_whole_number_is_drawn_from_both_ends_and_all_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "SECONDS", 1e9)  # plain Python draws the same
+    engine = make(dice.environment, "dice", n_envs=200, horizon=6, vary={"sides": (-1.0, 3.0), "worth": (1.0, 2.0)}, compares=True)
+    seen = []
+    for _ in range(4):
+        engine.collect(RandomPolicies(engine))
+        seen.append(engine.trajectory.groups["agent"].obs[:-1:2, :, 0, 1].clone())
+        engine.carry_over()
+    found, counts = np.unique(torch.cat(seen).numpy(), return_counts=True)
+    assert found.tolist() == [-1, 0, 1, 2, 3]
+    assert (abs(counts - counts.mean()) < 4 * counts.mean() ** 0.5).all()
+    params = engine.params_of(0)
+    assert (type(params.sides), type(params.worth)) == (np.int32, np.float32)
 
 
 def test_parameters_that_do_not_vary_keep_what_they_are_set_to():

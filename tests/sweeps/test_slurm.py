@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.resources import files
 
 import pytest
 
@@ -40,6 +41,39 @@ def test_one_array_is_submitted(cluster, capsys):
     task = {**os.environ, "SLURM_ARRAY_TASK_ID": "3", "SLURM_CPUS_PER_TASK": "8"}
     ran = subprocess.run(["bash", str(script)], env=task, capture_output=True, text=True, cwd="/")
     assert ran.stdout == f"set up\nsrun {sys.executable} -m warprun job {cluster / 'work' / 's'} 3 threads=8\n"
+
+
+UNSET = """export OLD="$TOOL_PATHS"
+"""
+
+
+def test_setup_may_read_variables_that_are_not_set(cluster, monkeypatch):
+    monkeypatch.delenv("TOOL_PATHS", raising=False)
+    (cluster / "activate.sh").write_text(UNSET)
+    assert (
+        cli.run(["-m", "seed=0,1", "sweep_dir=s", "launcher=slurm", f"launcher.setup=['source {cluster}/activate.sh', 'echo ready']"]) == 0
+    )
+    task = {**os.environ, "SLURM_ARRAY_TASK_ID": "1"}
+    script = str(cluster / "work" / "s" / "slurm" / "array.sbatch")
+    ran = subprocess.run(["bash", script], env=task, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith("ready\nsrun ")
+    (cluster / "activate.sh").write_text("false\n")
+    assert subprocess.run(["bash", script], env=task, capture_output=True).returncode == 1
+
+
+@pytest.mark.parametrize("script", ["train", "actors", "ddp", "sweep"])
+def test_activation_may_read_variables_that_are_not_set(script, cluster, monkeypatch):
+    monkeypatch.delenv("TOOL_PATHS", raising=False)
+    (cluster / "venv" / "bin").mkdir(parents=True)
+    (cluster / "venv" / "bin" / "activate").write_text(UNSET + "echo active\n")
+    for name in ("warprun", "mpiexec"):
+        (cluster / "bin" / name).write_text('#!/bin/bash\necho "run $@"\n')
+        (cluster / "bin" / name).chmod(0o755)
+    place = files("warprun") / "slurm" / f"{script}.sbatch"
+    task = {**os.environ, "WARPRUN_VENV": str(cluster / "venv")}
+    task.pop("SLURM_JOB_ID", None)
+    ran = subprocess.run(["bash", str(place), "env=cartpole"], env=task, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith("active\nrun ")
 
 
 def test_only_what_is_not_done_is_submitted_again(cluster, capsys):

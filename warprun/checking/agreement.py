@@ -23,7 +23,7 @@ from warprun.environment import Environment
 from warprun.errors import UserError, one_line
 from warprun.simulation.comparison import TOLERANCE, sources
 from warprun.simulation.kernel_engine import KernelEngine
-from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Rows
+from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Rows, varied
 from warprun.simulation.trial import Explorer, raised_in
 
 ENVIRONMENTS = 4
@@ -155,7 +155,7 @@ def stepped_plainly(played: Sequence[PlainEnvironment], at: Rows) -> Rows:
     for n, each in enumerate(played):
         each.steps, each.clock = int(at["steps"]), int(at["clock"][n])
         if "varied" in at:
-            each.params = each.params._replace(**dict(zip(each.vary, at["varied"][n], strict=True)))
+            each.params = varied(each.params, dict(zip(each.vary, at["varied"][n], strict=True)))
         for group in each.environment.groups:
             for f in group.fields:
                 each.put(group, f, at[f"{group.name}.state.{f.name}"][n])

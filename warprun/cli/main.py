@@ -9,11 +9,11 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 from warprun.cli.from_hydra import CONFIG_DIR, CONFIG_NAME, config_dir_taken, translated
-from warprun.cli.process import DONE, attempt, begin_to_load_torch, close_streams, open_streams
+from warprun.cli.process import DONE, attempt, begin_to_load_torch
+from warprun.cli.streams import close_streams
 from warprun.config.registry import check_working_folder, config_dir, configs_from
 from warprun.errors import UserError, nearest, shown
 from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter
-from warprun.runs import signals
 
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
 """Options with which Hydra prints something instead of starting a run."""
@@ -42,9 +42,7 @@ FLAGS_WITH_OPTIONAL_VALUE = ("--info", "-i")
 
 
 def main() -> None:
-    """Run the command line and exit with its code."""
-    open_streams()
-    signals.watch()
+    """Run the command line and exit with its code; `warprun.__main__` has opened the streams and watches signals."""
     end_with_parent()
     if starter() == "torchrun" or "concurrency=ddp" in sys.argv:
         from warprun.kernels.driver import take_share

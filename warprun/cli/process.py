@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import os
 import signal
@@ -12,11 +13,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple
 
-from warprun.errors import MOST_PRINTED, OtherRankError, TrainingFailed, UserError, printable
+from warprun.errors import MOST_PRINTED, OtherRankError, TrainingFailed, UserError, printable, shown
 from warprun.runs import signals
 from warprun.user_code import place_of
 
@@ -72,6 +72,8 @@ def attempt(command: Callable[[], int]) -> Outcome:
         return _failed(f"{place}SystemExit: {error.code}; an environment cannot end the program", FAILED)
     except Exception as error:
         place = place_of(error)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and not place:
+            return _failed(f"{shown(str(error.filename))}: {error.strerror}", USER_ERROR)
         if isinstance(error, OSError) and not place:
             return _failed(f"{error.filename or 'standard output'}: {error.strerror or error}", FAILED)
         return _failed(f"{place}{type(error).__name__}: {error}", FAILED, " (WARPRUN_TRACEBACK=1 shows the traceback)")
@@ -79,37 +81,6 @@ def attempt(command: Callable[[], int]) -> Outcome:
 
 def _failed(message: str, code: int, hint: str = "") -> Outcome:
     return Outcome(code, message, traceback.format_exc(), hint)
-
-
-def open_streams() -> None:
-    """Open the null device in place of closed standard streams, and let text streams escape characters that they cannot encode.
-
-    Without this, the first file that a run opens would get the number of a closed stream, and all output with it.
-    """
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, number)
-            if null != number:
-                os.close(null)
-            setattr(sys, name, os.fdopen(number, mode, closefd=False))
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def close_streams() -> None:
-    """Write what is left in the buffers. Python would end with another exit code and a message if that fails at its exit."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            with suppress(OSError):
-                os.dup2(null, stream.fileno())
-            os.close(null)
 
 
 def begin_to_load_torch() -> None:

@@ -38,9 +38,11 @@ SERVICES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 MOST = {"total_steps": 2**63 - 1, "until_steps": 2**63 - 1, "concurrency.threads": 4096}
 """Largest values of counts; of others 2^31 - 1, because kernels count with 32 bits."""
 MOST_WORKERS = 1024
+MOST_DRAWN = 2**24
+"""Largest whole number that is drawn: up to it float32 has all."""
 GRADIENTS = ("auto", "kernels", "torch")
 """Values of engine.gradients."""
-_KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a finite number"}
+_KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a finite number below 3.4e38"}
 
 
 def check(config: Config) -> None:
@@ -119,7 +121,7 @@ def _check_leaf(key: str, value: object, depth: int = 0) -> None:
         require(value.isprintable(), f"{key}={shown(value)} has a control character or one that is no text")
         require("${" not in value, f"{key}={shown(value)}: a value cannot contain ${{")
     elif isinstance(value, int):
-        require(abs(value) < 2**64, f"{key}={value:.4g} is too large")
+        require(abs(value) < 2**64, f"{key}={value:.4g} is too large (at most 2^64 - 1)")
     elif isinstance(value, Mapping):
         for name, item in value.items():
             _check_leaf(key, name, depth)
@@ -130,10 +132,6 @@ def _check_leaf(key: str, value: object, depth: int = 0) -> None:
     elif is_dataclass(value):
         for setting in fields(value):
             name, item = f"{key}.{setting.name}" if key else setting.name, getattr(value, setting.name)
-            # A reference to another key can put anything in place of a dict or list.
-            wanted = next((kind for kind in (list, dict) if str(setting.type).startswith(f"{kind.__name__}[")), object)
-            is_left_out = item is None and "None" in str(setting.type)
-            require(wanted not in (dict, list) or isinstance(item, wanted) or is_left_out, f"{name}={item} must be a {wanted.__name__}")
             _check_leaf(name, item, depth + 1)
 
 
@@ -206,6 +204,11 @@ def check_parameters(env: EnvConfig, environment: Environment) -> None:
     for name, bounds in env.randomize.items():
         pair = isinstance(bounds, list) and len(bounds) == 2 and all(_fits(bound, 0.0) for bound in bounds)
         require(pair and bounds[0] <= bounds[1], f"env.randomize.{name}={bounds} must be two numbers, [low,high], the lower first")
+        require(not isinstance(defaults[name], bool), f"env.randomize.{name}: only numbers are drawn, and it is true or false")
+        within = not isinstance(defaults[name], int) or all(bound == int(bound) and abs(bound) <= MOST_DRAWN for bound in bounds)
+        require(
+            within, f"env.randomize.{name}={bounds} must be two whole numbers from -{MOST_DRAWN:,} to {MOST_DRAWN:,}, as its default is one"
+        )
         require(name not in env.params, f"env.randomize.{name} and env.params.{name} exclude each other")
 
 
@@ -213,7 +216,7 @@ def _fits(value: object, default: object) -> bool:
     if isinstance(value, bool) or isinstance(default, bool):
         return isinstance(value, bool) and isinstance(default, bool)
     if isinstance(default, int):
-        return isinstance(value, int) and -(2**31) <= value < 2**31
+        return isinstance(value, int | float) and -(2**31) <= value < 2**31 and value == int(value)
     return isinstance(value, int | float) and abs(value) < 3.4e38  # the range of float32; excludes NaN
 
 

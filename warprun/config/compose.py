@@ -26,9 +26,11 @@ from warprun.config.checks import check
 from warprun.config.concurrency import CONCURRENCY
 from warprun.config.defaults import with_defaults
 from warprun.config.hydra_errors import explained
+from warprun.config.kinds import check_shape, know
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, refuse_plus, rewrite
-from warprun.config.reading import leaves, read_yaml, texts
-from warprun.config.registry import CONF, conf_packages, options, own_folders
+from warprun.config.own_files import read_yaml
+from warprun.config.reading import leaves, texts
+from warprun.config.registry import CONF, conf_packages, file_of, folders_of, is_shipped, options, own_folders
 from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict, is_open, written
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, typed
 from warprun.kernels.driver import prepare
@@ -54,13 +56,15 @@ class WarprunSearchPath(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package in reversed([package for package in conf_packages() if package != CONF]):
-            search_path.prepend(package, f"pkg://{package}")
+            for folder in folders_of(package):
+                search_path.prepend(package, f"{OwnFolder.scheme()}://{folder}")
         for folder in reversed(own_folders()):
             search_path.prepend("user", f"{OwnFolder.scheme()}://{folder}")
 
 
 class OwnFolder(FileConfigSource):
-    """The config groups in a folder of the user. Its other files, such as those of another Hydra program, do not exist for Hydra."""
+    """The config groups in a folder of the user or of an installed package. Its other files, such as those of another Hydra program, do
+    not exist for Hydra."""
 
     @staticmethod
     def scheme() -> str:
@@ -75,7 +79,8 @@ class OwnFolder(FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         """Read a file. Raises UserError, with its name and the line."""
         name = self._normalize_file_name(config_path)
-        text, config = read_yaml(Path(self.path, name), typed(Path(self.path, name)))
+        file = Path(self.path, name)
+        text, config = read_yaml(file, typed(file), name.rpartition("/")[0].replace("/", "."))
         return ConfigResult(self.provider, self.full_path(), config, self._get_header_dict(text[:512]))
 
 
@@ -87,19 +92,19 @@ def register(overrides: Sequence[str]) -> None:
     asked = {name for override in overrides if override.startswith("agent=") for name in override[6:].split(",")}
     if any(override.startswith("experiment=") for override in overrides):
         asked |= set(agent_names())
-    store("config_schema", Config)
+    store("config_schema", "", Config)
     for mode, settings in CONCURRENCY.items():
-        store(f"{mode}_schema", settings)
+        store(f"{mode}_schema", "concurrency", settings)
     Plugins.instance().register(WarprunSearchPath)
     Plugins.instance().register(OwnFolder)
     for name in AGENTS:
-        store(f"{name}_schema", config_class(name))
+        store(f"{name}_schema", "agent", config_class(name))
     installed = (asked & set(agent_names())) - set(AGENTS)
     for override in overrides:
         if installed and override.startswith("device="):  # its module imports Numba, which reads then whether to simulate CUDA
             prepare(override.removeprefix("device="))
     for name in installed:
-        store(f"{name}_schema", config_class(name))
+        store(f"{name}_schema", "agent", config_class(name))
 
 
 class Schema(ConfigNode):
@@ -118,8 +123,9 @@ class Schema(ConfigNode):
         return ConfigNode(self.name, self.made, None, None, None)
 
 
-def store(name: str, settings: type) -> None:
-    """Give Hydra a schema that config files can name. A second call changes nothing."""
+def store(name: str, section: str, settings: type) -> None:
+    """Give Hydra a schema for a section, "" for the whole config, that config files can name. A second call changes nothing."""
+    know(section, settings)
     ConfigStore.instance().repo.setdefault(f"{name}.yaml", Schema(f"{name}.yaml", settings))
 
 
@@ -162,6 +168,7 @@ def compose_environment(name: str) -> EnvConfig:
 def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
     """Return a saved config with `overrides`, for a run that continues. Raises UserError."""
     before = from_dict(saved)
+    know("agent", type(before.agent))
     config = OmegaConf.structured(before)
     with explained():
         for override in OverridesParser.create().parse_overrides(read(overrides)):
@@ -173,6 +180,7 @@ def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
             OmegaConf.update(config, key, override.value(), force_add=key.startswith(tuple(f"{parent}." for parent in FREE)))
         changed = OmegaConf.to_object(config)
     assert isinstance(changed, Config)
+    check_shape(changed)
     if changed.staggered != before.staggered:
         raise UserError(f"{written('staggered', changed.staggered)}: a run that continues keeps it, its episodes have begun")
     changed.origin.overrides += overrides
@@ -219,12 +227,17 @@ def note_on_tuned(config: Config) -> str | None:
         return None
     beside = [setting for setting in config.origin.overrides if setting.startswith(("agent.", "env."))]
     untried = f"; they were not tuned for {' '.join(beside)}" if beside else ""
+    env = config.origin.tuned.removesuffix(f"_{config.agent.name}")
+    file = file_of("env", env)
+    if file is not None and is_shipped("tuned", config.origin.tuned) and not is_shipped("env", env):
+        untried += f"; they were tuned for warprun's own {env}, whose place {typed(file)} takes"
     return f"settings of tuned/{config.origin.tuned} apply (tuned=none turns them off){untried}"
 
 
 def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
     """Return the config that Hydra composes from `overrides`, with what follows from the number of processes, and whether a value refers to
     another one."""
+    register(overrides)
     given = read(overrides)
     with explained():
         composed = _compose(given)
@@ -235,6 +248,7 @@ def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
         refers = _check_references(composed)
         config = OmegaConf.to_object(composed)
         assert isinstance(config, Config)
+        check_shape(config)
         tuned = choices["tuned"] if choices.get("tuned") in options("tuned") else None
         written = [_resolved(override, composed) if "${" in override else override for override in overrides]
         config.origin = OriginConfig(tuned, written, OriginConfig.MEASURE if is_auto(overrides) else None)

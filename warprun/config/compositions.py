@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
 
 from warprun.config.compose import completed, compose, composed
+from warprun.config.kinds import kind
 from warprun.config.overrides import AUTO, rewrite
 from warprun.config.schema import Config
 
-INTEGER = re.compile(r"[+-]?\d{1,18}")
-NUMBER = re.compile(r"[+-]?(\d{1,18}|(?=\d|\.\d)\d{0,18}\.\d{0,18})([eE][+-]?\d{1,3})?")
+INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
+NUMBER = re.compile(r"[+-]?((0|[1-9]\d{0,17})(\.\d{0,18})?|\.\d{1,18})([eE][+-]?\d{1,3})?")
 
 
 class Compositions:
@@ -52,29 +53,30 @@ def _path(value: str) -> str | None:
 def _with_values(config: Config, values: dict[str, str]) -> Config:
     changed: object = config
     for key, value in values.items():
-        changed = _with_value(changed, key.lstrip("+").split("."), value)
+        name = key.lstrip("+")
+        changed = _with_value(changed, name.split("."), value, kind(name))
     assert isinstance(changed, Config)
     return changed
 
 
-def _with_value(settings: object, path: Sequence[str], value: str) -> object:
-    """Return `settings` with `value` at `path`, in the type of the value that is there. Raises TypeError."""
+def _with_value(settings: object, path: Sequence[str], value: str, wanted: type) -> object:
+    """Return `settings` with `value` at `path`, in the type that the setting has, or else in that which Hydra reads. Raises TypeError."""
     if not path:
-        return _converted(settings, value)
+        return _converted(value, wanted)
     name, *rest = path
     if isinstance(settings, dict):
-        return settings | {name: _with_value(settings.get(name), rest, value)}
-    if is_dataclass(settings) and not isinstance(settings, type):
-        return replace(settings, **{name: _with_value(getattr(settings, name, None), rest, value)})
+        return settings | {name: _with_value(settings.get(name), rest, value, wanted)}
+    if is_dataclass(settings) and not isinstance(settings, type) and hasattr(settings, name):
+        return replace(settings, **{name: _with_value(getattr(settings, name), rest, value, wanted)})
     raise TypeError
 
 
-def _converted(there: object, value: str) -> int | float | str:
-    if type(there) is int and INTEGER.fullmatch(value):
-        return int(value)
-    if type(there) is float and NUMBER.fullmatch(value):
-        return float(value)
+def _converted(value: str, wanted: type) -> int | float | str:
     path = _path(value)
-    if type(there) is str and path is not None:
+    if wanted is str and path is not None:
         return path
+    if wanted in (int, object) and INTEGER.fullmatch(value):
+        return int(value)
+    if wanted in (float, object) and NUMBER.fullmatch(value):
+        return float(value)
     raise TypeError

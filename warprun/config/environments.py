@@ -10,7 +10,8 @@ from functools import cache
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from warprun.config.reading import read_yaml, texts
+from warprun.config.own_files import read_yaml
+from warprun.config.reading import texts
 from warprun.config.registry import file_of, options
 from warprun.config.schema import EnvConfig
 from warprun.errors import typed
@@ -42,7 +43,7 @@ def _read(name: str) -> EnvConfig | None:
     file = file_of("env", name)
     if file is None:
         return None
-    text, content = read_yaml(file, typed(file))
+    text, content = read_yaml(file, typed(file), "env")
     refers = any("${" in value for _, value in texts(OmegaConf.to_container(content, resolve=False)))
     if "defaults" in content or "@package" in text or refers:
         return None

@@ -6,14 +6,15 @@ import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import Node, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from warprun.config.overrides import GROUPS
-from warprun.config.registry import options
-from warprun.errors import UserError, nearest, similar
+from warprun.config.registry import options, own_folders
+from warprun.errors import UserError, nearest, similar, typed
 
 
 @contextmanager
@@ -31,7 +32,8 @@ def _explain(error: Exception) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         known = options(group)
-        return f"unknown {GROUPS.get(group, group)} {name!r}{nearest(name, known)} (there are: {', '.join(known)})"
+        places = " and ".join(typed(folder / group) for folder in own_folders()) or f"no folder conf in {typed(Path.cwd())}"
+        return f"unknown {GROUPS.get(group, group)} {name!r}{nearest(name, known)} (there are: {', '.join(known)}); own files: {places}"
     if isinstance(error, OverrideParseException):
         wanted = "" if "=" in error.override else ": write key=value"
         return f"cannot read {error.override!r}{wanted or ': ' + _first_line(error)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -18,6 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, Quote, QuotedString, RangeSweep, Sweep
 from hydra.errors import HydraException
 
+from warprun.config.kinds import MAX_DIGITS, NUMBER, kind, whole
 from warprun.config.registry import options
 from warprun.config.schema import MAX_DEPTH, EnvConfig
 from warprun.errors import UserError, shown
@@ -25,8 +27,8 @@ from warprun.learning.network_settings import ENCODERS
 
 MAX_CHARACTERS = 5_000
 """Of all overrides together."""
-MAX_DIGITS = 40
-"""Of one number."""
+MAX_NAME = 200
+"""Of a part of a key, and of what `NAME=` chooses from a group: these become names of files, which have at most 255 bytes."""
 MAX_RUNS = 10_000
 """Of one sweep, unless its user says `sweep.yes=true`."""
 MAX_RUNS_EVER = 1_000_000
@@ -135,8 +137,8 @@ def _values(override: Override) -> list[str]:
 def rewrite(override: str) -> str:
     """Return an override in the form that Hydra accepts.
 
-    1e4 becomes 10000, the values of PATHS are put in quotes, options come under `env.options`, free keys have `++` before them. `~key`
-    stays.
+    1e4 becomes 10000 for a setting that is a whole number, and is put in quotes for one that is text, as the values of PATHS are. Options
+    come under `env.options`, free keys have `++` before them. `~key` stays.
     """
     key, _, value = override.partition("=")
     if key.startswith("~"):
@@ -145,15 +147,13 @@ def rewrite(override: str) -> str:
     if key in PATHS:
         is_read = value in ("", "null") or value.startswith(("'", '"'))
         return f"{key}={value if is_read else QuotedString(value, Quote.single).with_quotes()}"
-    if key != "name" and not set("'\"") & set(value):
-        value = _SCIENTIFIC.sub(_written_out, value)
     if key == NETWORK and not value.strip().startswith("{"):
         encodes = all(name.strip() in _ENCODERS for name in value.split(","))
         key, value = f"{key}.encoder" if encodes else f"{key}.type", _CNN.sub("conv", value) if encodes else value
     if _OPTION.fullmatch(key) and key.removeprefix("env.") not in _ENV_KEYS:
         key = key.replace("env.", "env.options.")
     free = key.startswith(_BELOW_FREE) or (key in FREE and value.strip().startswith("{"))
-    return f"{'++' if free else ''}{key}={value}"
+    return f"{'++' if free else ''}{key}={_fitted(key, value)}"
 
 
 def refuse_plus(overrides: Sequence[str]) -> None:
@@ -176,16 +176,49 @@ _OPTION = re.compile(r"env\.\w+")
 _BELOW_FREE = tuple(f"{parent}." for parent in FREE)
 _ENV_KEYS = {f.name for f in dataclasses.fields(EnvConfig)}
 """Any other key below `env` is an option of the environment."""
-_SCIENTIFIC = re.compile(r"(?:^|(?<=[\[({,:\s]))\d+(?:\.\d*)?[eE]\+?\d{1,2}(?=$|[\])},\s])")
-"""A number such as 1e3 that is a whole value or a whole item of a list, and not a part of a file name."""
+_BRACKETS = re.compile(r"(\s*\w*\(|\s*[\[{])(.*)([\])}]\s*)", re.DOTALL)
+"""A list, a dict, or a function of Hydra such as range(0,3)."""
+_NO_TEXT = re.compile(r"[-+]?(nan|inf)|true|false", re.IGNORECASE)
+"""What Hydra does not take for text, beside numbers."""
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w-]*(\.[\w-]+)*", re.ASCII)
 _REFERENCE = re.compile(r"(?<!\\)\$\{\.*\w+(\.\w+)*\}", re.ASCII)
 _NUMBER = re.compile(rf"\d[\d_]{{{MAX_DIGITS},}}")
 
 
-def _written_out(match: re.Match[str]) -> str:
-    number = Decimal(match.group())
-    return str(int(number)) if number == number.to_integral_value() else match.group()
+def _fitted(key: str, value: str) -> str:
+    """Return the text of a value, or of several, with each in the form that Hydra reads as the type of the setting."""
+    items = _items(value)
+    if len(items) > 1:
+        return ",".join(_fitted(key, item) for item in items)
+    found = _BRACKETS.fullmatch(value)
+    if found and _depth(value) <= MAX_DEPTH:
+        begin, inner, end = found.groups()
+        if begin.strip() == "{":
+            pairs = [item.partition(":") for item in _items(inner)]
+            return begin + ",".join(name + colon + _fitted(f"{key}.{name.strip()}", item) for name, colon, item in pairs) + end
+        return begin + _fitted(key, inner) + end
+    text, wanted = value.strip(), kind(key)
+    number = whole(text) if wanted is int and not text.isdecimal() else None
+    if number is not None:
+        return str(number)
+    is_number = wanted is str and (NUMBER.fullmatch(text) or _NO_TEXT.fullmatch(text))
+    return QuotedString(text, Quote.single).with_quotes() if is_number else value
+
+
+def _items(text: str) -> list[str]:
+    """Return the parts of a text between commas that are neither in brackets nor in quotes."""
+    items, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        depth += 0 if quote else (character in "([{") - (character in ")]}")
+        if character == "," and not depth and not quote:
+            items.append("")
+        else:
+            items[-1] += character
+    return items
 
 
 def _check_text(override: str) -> None:
@@ -202,6 +235,8 @@ def _check_text(override: str) -> None:
         raise UserError(f"{what}: settings of Hydra cannot be changed")
     if not _KEY.fullmatch(key.removeprefix("~")):
         raise UserError(f"cannot read {what}: a key is made of names with dots between them, such as agent.gamma=0.9")
+    if max(map(len, key.split("."))) > MAX_NAME:
+        raise UserError(f"{what}: a name in a key has at most {MAX_NAME} characters")
     if _depth(value) > MAX_DEPTH:
         raise UserError(f"{what} is nested too deeply (at most {MAX_DEPTH} levels)")
     if _NUMBER.search(value):
@@ -242,6 +277,8 @@ def _check_parsed(override: Override, given: str) -> None:
         for name in values:
             if not (isinstance(name, str) and name and "$" not in name) and not (name is None and key == "experiment"):
                 raise UserError(f"{shown(given)}: {', '.join(GROUPS)}: write the name of one, such as env=cartpole or tuned=none")
+            if name is not None and len(os.fsencode(name)) > MAX_NAME:
+                raise UserError(f"{shown(given)}: a name has at most {MAX_NAME} bytes")
 
 
 def _leaves(value: object) -> Iterator[object]:

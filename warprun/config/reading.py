@@ -1,4 +1,4 @@
-"""Read YAML within limits: configs that runs have saved, which somebody else may have made, and config files of the user in ./conf."""
+"""Read configs that runs have saved, which somebody else may have made, within limits. `own_files` reads the files of the user."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
-from omegaconf.errors import OmegaConfBaseException
 
 from warprun.errors import UserError, printable
-from warprun.files import open_regular, read_limited
+from warprun.files import read_limited
 
 MAX_BYTES = 1 << 20
 """Of a file."""
 MAX_NODES = 20_000
 """Most values, lists and sections of a saved config; one of warprun has about 200."""
-MAX_NODES_OF_USER = 50_000
-"""Of a config file of the user, counted with aliases."""
 MAX_DEPTH = 20
 """Of lists and sections inside each other."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -63,39 +59,6 @@ def read_config(path: Path) -> dict[str, object]:
     except ValueError as error:
         raise UserError(f"cannot read {printable(path)}: {error}") from None
     return {str(key): value for key, value in config.items()}
-
-
-def read_yaml(file: Path, name: str) -> tuple[str, DictConfig]:
-    """Return the text and the content of a YAML file that holds a mapping; `name` begins the message of the UserError if it does not."""
-    try:
-        with open_regular(file) as opened:
-            content = opened.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise UserError(f"{name} is larger than {MAX_BYTES // 1024} KiB")
-        text = content.decode()
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is not None and not isinstance(node, yaml.MappingNode):
-            raise UserError(f"{name}:1: it must hold keys with values, such as `name: myenv`")
-        if node is not None and _size(node, {}, 0) > MAX_NODES_OF_USER:
-            limits = f"larger than {MAX_NODES_OF_USER:,} values, counted with aliases, or nested deeper than {MAX_DEPTH} levels"
-            raise UserError(f"{name} is {limits}")
-        config = OmegaConf.create(text)
-    except OSError as error:
-        raise UserError(f"cannot read {name}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(f"{name}:{line}: it is not text in UTF-8") from None
-    except yaml.MarkedYAMLError as error:
-        place = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{name}{place}: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{name}: {str(error).splitlines()[0]}") from None
-    except (OmegaConfBaseException, ValueError) as error:
-        raise UserError(f"{name}: {str(error).splitlines()[0]}") from None
-    except RecursionError:
-        raise UserError(f"{name} is nested too deeply") from None
-    assert isinstance(config, DictConfig)
-    return text, config
 
 
 def leaves(container: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -149,19 +112,6 @@ def _check_values(value: object, key: str) -> None:
             raise ValueError(f"{printable(key)} has more than 64 bits")
     elif not isinstance(value, float | None):
         raise ValueError(f"{printable(key)} is a {type(value).__name__}")
-
-
-def _size(node: yaml.Node, counted: dict[int, int], depth: int) -> int:
-    """Return the number of nodes below `node` after aliases are replaced, without replacing them; above the limit if they lie too deep."""
-    if depth > MAX_DEPTH:
-        return MAX_NODES_OF_USER + 1
-    if id(node) not in counted:
-        counted[id(node)] = MAX_NODES_OF_USER  # if it contains itself
-        children = node.value if isinstance(node, yaml.SequenceNode) else []
-        if isinstance(node, yaml.MappingNode):
-            children = [child for pair in node.value for child in pair]
-        counted[id(node)] = 1 + sum(_size(child, counted, depth + 1) for child in children)
-    return counted[id(node)]
 
 
 def texts(container: object, key: str = "") -> Iterator[tuple[str, str]]:

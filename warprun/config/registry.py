@@ -205,7 +205,8 @@ def _with_options(made: object, options: Mapping[str, object], time_limit: int |
             told = nearest(option, settings) or (f"; did you mean {slip!r}?" if slip else listed)
             raise UserError(f"env.options.{option}: {name} has no option {option!r}{told}")
     if make:
-        made = _called(make, {**options, **(limit if "time_limit" in known else {})})
+        defaults = {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}
+        made = _called(make, {**_like(defaults, options), **(limit if "time_limit" in known else {})})
         options = {}
     if isinstance(made, SimulatorFactory) and not isinstance(made, type):
         if not isinstance(made.spec, Spec):
@@ -215,7 +216,17 @@ def _with_options(made: object, options: Mapping[str, object], time_limit: int |
         return made
     if not isinstance(made, Environment):
         return None
-    return replace(made, options={**made.options, **options}, time_limit=made.time_limit if time_limit is None else time_limit)
+    return replace(
+        made, options={**made.options, **_like(made.options, options)}, time_limit=made.time_limit if time_limit is None else time_limit
+    )
+
+
+def _like(defaults: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:
+    """Return options in which 1e4 is a whole number if the default is one."""
+    return {
+        name: int(value) if type(defaults[name]) is int and isinstance(value, float) and value.is_integer() else value
+        for name, value in options.items()
+    }
 
 
 def _called(make: Callable[..., object], options: Mapping[str, object]) -> object:

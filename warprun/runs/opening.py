@@ -19,7 +19,7 @@ from warprun.config import environment_copy, registry
 from warprun.config.checks import check_settings
 from warprun.config.external import BY_ID
 from warprun.config.memory_estimate import check_evaluation_memory
-from warprun.config.reading import read_yaml
+from warprun.config.own_files import read_yaml
 from warprun.config.schema import Config, EnvConfig, from_dict, load_environment
 from warprun.errors import UserError, printable
 from warprun.run_folder import ENVIRONMENT, MANIFEST
@@ -126,7 +126,7 @@ def environment_modules(outside: Path) -> set[str]:
     found = set()
     for path in (path for folder in folders for path in (folder / "env").glob("*.yaml")):
         try:
-            config = OmegaConf.to_container(read_yaml(path, path.name)[1])
+            config = OmegaConf.to_container(read_yaml(path, path.name, "env")[1])
         except UserError:
             continue  # it says so when it is used
         if isinstance(config, dict) and isinstance(config.get("module"), str):

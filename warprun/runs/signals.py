@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -101,7 +100,8 @@ class StopRequests:
             if sys.stdout.isatty():
                 print("\x1b[?25h", end="", flush=True)  # the cursor, which the live view hides
         with suppress(Exception):
-            print(f"warprun: error: {explain(number)}", file=sys.stderr, flush=True)
+            # Not `sys.stderr`: the main thread may collect there what Hydra prints.
+            print(f"warprun: error: {explain(number)}", file=sys.__stderr__ or sys.stderr, flush=True)
         deadline.cancel()
         requeue(number)
         os._exit(code)
@@ -137,6 +137,8 @@ def requeue(number: int) -> None:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
     if number != signal.SIGUSR1 or not job:
         return
+    import subprocess  # not needed by others, and its import takes a while
+
     try:
         subprocess.run(["scontrol", "requeue", job], check=True, capture_output=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:

@@ -27,6 +27,7 @@ from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.faults import Arriving, Fault, first_fault
 from warprun.simulation.kernel_module import draw_scalars, errors_of_kernels, load, typed
+from warprun.simulation.plain import varied
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import PolicyKind
@@ -315,7 +316,7 @@ class KernelEngine:
             return params
         drawn = self.arrays.common["varied"]
         tile, lane = divmod(env, drawn.shape[2])
-        return params._replace(**dict(zip(self.plan.vary, drawn[tile, :, lane].cpu().numpy().copy(), strict=True)))
+        return varied(params, dict(zip(self.plan.vary, drawn[tile, :, lane].cpu().numpy(), strict=True)))
 
     def fault_of(self, env: int) -> Fault | None:
         """Return the first fault of one environment since the last reset (waits for the device)."""

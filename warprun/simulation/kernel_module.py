@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import NamedTuple, TypeVar, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
@@ -21,10 +21,8 @@ from warprun.kernels.driver import available_memory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
 from warprun.simulation.device import Device
-from warprun.simulation.plain import OfRun, PlainEnvironment
+from warprun.simulation.plain import Named, OfRun, PlainEnvironment
 from warprun.simulation.trial import out_of_bounds, try_out
-
-Named = TypeVar("Named", bound=NamedTuple)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 
 from warprun.environment import Box, Environment, Group, Index, KernelFunction, MultiDiscrete, StateField, arguments
 from warprun.kernels import compile as kernels
 from warprun.random import RESET, STEP, VARIATION, Rng, uniform
+from warprun.simulation.codegen.called import whole
 from warprun.spec import to_bounds
 
 Rows: TypeAlias = dict[str, np.ndarray]
@@ -42,6 +43,9 @@ class Taken(NamedTuple):
     """The state that policies see next: of the next episode if this one has ended."""
 
 
+Named = TypeVar("Named", bound=NamedTuple)
+
+
 class OfRun(TypedDict):
     """Arguments of `PlainEnvironment` that all environments of a run share, apart from the seed."""
 
@@ -54,6 +58,11 @@ class OfSeededRun(OfRun):
     """The same with the seed."""
 
     seed: int
+
+
+def varied(params: Named, drawn: Mapping[str, object]) -> Named:
+    """Return parameters with those that are drawn for an episode, each in its type."""
+    return params._replace(**{name: type(getattr(params, name))(value) for name, value in drawn.items()})
 
 
 class PlainEnvironment:
@@ -89,7 +98,7 @@ class PlainEnvironment:
         self._call = call
         self._built: dict[KernelFunction, Callable[..., Any]] = {}
         if self.vary:
-            self.params = params._replace(**dict.fromkeys(self.vary, np.float32(0.0)))
+            self.params = varied(params, dict.fromkeys(self.vary, 0))
 
     def reset(self) -> Seen:
         """Begin an episode, and return what policies see. Its draws are those of the step before."""
@@ -158,8 +167,9 @@ class PlainEnvironment:
     def _begin(self, now: int) -> None:
         self.clock = 0
         rng = Rng(*self._key(), np.uint32(now & 0xFFFFFFFF), np.uint32(VARIATION << 24))
-        drawn = {name: uniform(rng, n, low, high) for n, (name, (low, high)) in enumerate(self.vary.items())}
-        self.params = self.params._replace(**drawn)
+        draws = [(name, whole if isinstance(getattr(self.params, name), np.int32) else uniform) for name in self.vary]
+        drawn = {name: draw(rng, n, *self.vary[name]) for n, (name, draw) in enumerate(draws)}
+        self.params = varied(self.params, drawn)
         for group in self.environment.groups:
             for actor in range(group.size):
                 state = self._of(group, group.reset, actor, {}, {"rng": self._rng(RESET, group, actor, now)})

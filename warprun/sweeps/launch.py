@@ -135,9 +135,9 @@ def taken_launch(overrides: Sequence[str]) -> tuple[LaunchConfig, list[str]]:
 def compose_launch(overrides: Sequence[str]) -> LaunchConfig:
     """Compose the settings of a sweep and check them. Raises UserError."""
     register([])
-    store("sweep_schema", LaunchConfig)
+    store("sweep_schema", "", LaunchConfig)
     for name, schema in LAUNCHERS.items():
-        store(f"{name}_schema", schema)
+        store(f"{name}_schema", "launcher", schema)
     with explained(), hydra.initialize_config_module(CONF, **VERSION_BASE):
         composed = OmegaConf.to_object(hydra.compose(PRIMARY, read(overrides)))
     assert isinstance(composed, LaunchConfig)

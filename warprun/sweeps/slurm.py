@@ -85,9 +85,10 @@ def script(plan: Plan, jobs: Sequence[Job], config: SlurmConfig, trusted: bool =
             "#!/bin/bash",
             "# Each task trains one job of a sweep. Before its time limit it is sent SIGUSR1: it saves a checkpoint and queues again.",
             *(f"#SBATCH {option}" for option in [*options, "--requeue", *config.options]),
-            "set -euo pipefail",
+            "set -e",
             f"cd {shlex.quote(str(plan.working_folder))}",
             *config.setup,
+            "set -uo pipefail # not before: `module load` and activation scripts may read variables that are not set",
             'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun does not inherit it from sbatch',
             f"exec srun {shlex.quote(sys.executable)} -m warprun job {shlex.quote(str(folder))}"
             ' "$SLURM_ARRAY_TASK_ID" "threads=$SRUN_CPUS_PER_TASK"' + (" trust=true" if trusted else ""),

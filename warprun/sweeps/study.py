@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
 import optuna
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, RangeSweep, Sweep
 from omegaconf import OmegaConf
@@ -57,7 +56,7 @@ class Space(NamedTuple):
 
     def beginning_with(self, config: Config) -> Self:
         """Return the space with a first trial that has the values of a config, as far as the ranges have them."""
-        found = {key: _among(self.distributions[key], value_of(config, key)) for key in self.distributions}
+        found = {key: _among(key, self.distributions[key], value_of(config, key)) for key in self.distributions}
         return self._replace(first={key: values[0] for key, values in found.items() if values})
 
     def overrides(self, values: Mapping[str, object]) -> list[str]:
@@ -84,10 +83,11 @@ def read_space(overrides: Sequence[str]) -> Space:
     return Space(fixed, distributions, text, {})
 
 
-def _among(distribution: BaseDistribution, value: object) -> list[float | int | str]:
-    """Return the values of a distribution that are `value`, which choices have as text; there may be none."""
+def _among(key: str, distribution: BaseDistribution, value: object) -> list[float | int | str]:
+    """Return the values of the distribution of a key that are `value`, which choices have as text; there may be none."""
     if isinstance(distribution, CategoricalDistribution):
-        return [str(choice) for choice in distribution.choices if yaml.safe_load(str(choice)) == value]
+        parser = OverridesParser.create()
+        return [str(choice) for choice in distribution.choices if parser.parse_override(rewrite(f"{key}={choice}")).value() == value]
     assert isinstance(distribution, FloatDistribution) and isinstance(value, int | float)
     return [value] if distribution.low <= value <= distribution.high else []
 

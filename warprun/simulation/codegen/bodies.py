@@ -17,6 +17,7 @@ from warprun.kernels.sampling import (
     sample_gaussian,
 )
 from warprun.random import uniform
+from warprun.simulation.codegen.called import whole
 from warprun.simulation.codegen.expressions import Expressions, choices_of, seen
 from warprun.simulation.codegen.fault_checks import FaultChecks
 from warprun.simulation.codegen.templates import Function, block, fill, index, lines
@@ -299,10 +300,9 @@ class Bodies:
     def _vary(self) -> str:
         if not self.plan.vary:
             return ""
-        draw, rng = self.e.names.use("uniform", uniform), self.e.rng("VARIATION")
-        return lines(
-            *(f"varied[{n}, lane] = {draw}({rng}, {n}, vary_bounds[{n}, 0], vary_bounds[{n}, 1])" for n in range(len(self.plan.vary)))
-        )
+        rng = self.e.rng("VARIATION")
+        draws = [self.e.names.use(draw.__name__, draw) for draw in (whole if self.e.is_whole(name) else uniform for name in self.plan.vary)]
+        return lines(*(f"varied[{n}, lane] = {draw}({rng}, {n}, vary_bounds[{n}, 0], vary_bounds[{n}, 1])" for n, draw in enumerate(draws)))
 
     def _observe(self) -> str:
         t, found = self.target, ["# Observe."]

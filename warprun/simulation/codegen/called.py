@@ -13,8 +13,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from warprun.random import randint
+
 float32 = np.float32
 uint64 = np.uint64
+
+
+def whole(rng, index, low, high):
+    """Return draw `index` as float32, uniform among the whole numbers low .. high, both included, which are exact in float32."""
+    return float32(np.int32(low) + randint(rng, index, np.int32(high) - np.int32(low) + 1))
 
 
 def all_finite(row, first, count):

@@ -91,12 +91,21 @@ class Expressions:
         if name == "rng":
             return self.rng(stream, group)
         if name == "p" and self.plan.vary:
-            vary = self.plan.vary
-            return f"Params({', '.join(f'varied[{vary.index(f)}, lane]' if f in vary else f'p.{f}' for f in self.params)})"
+            return f"Params({', '.join(map(self._parameter, self.params))})"
         if name in ARGUMENTS:
             return {"t": "clock[lane]", "i": "actor", "out": out}.get(name, name)
         before = phase and name == group.name and "f_before" in self.arrays[name]
         return self._others(name, "_before" if before else "")
+
+    def _parameter(self, name: str) -> str:
+        if name not in self.plan.vary:
+            return f"p.{name}"
+        drawn = f"varied[{self.plan.vary.index(name)}, lane]"
+        return f"np.int32({drawn})" if self.is_whole(name) else drawn
+
+    def is_whole(self, name: str) -> bool:
+        """Return whether a parameter is a whole number."""
+        return isinstance(self.plan.environment.params._field_defaults[name], int)  # type: ignore[attr-defined]
 
     def _others(self, name: str, suffix: str) -> str:
         """Return the states of a group, or their sums or maxima."""

@@ -1,0 +1,56 @@
+"""Ctrl-C while a command imports what it needs: one line and exit code 130, whatever is being imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+DRIVER = """
+import os, signal, sys, time
+
+class Watcher:
+    # Print each import; at that of the module that is named, interrupt this process, and give it time to end.
+    def find_spec(self, name, path=None, target=None):
+        watched = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        if not at:
+            print("watched" if watched else "before", name)
+        elif watched and name == at:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(20)
+
+at = sys.argv.pop(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Watcher())
+from warprun.__main__ import main
+main()
+"""
+COMMAND = ["env=cartpole", "--cfg", "job"]
+LIGHT = {"warprun", "warprun.__main__", "warprun.cli", "warprun.cli.streams", "warprun.runs", "warprun.runs.signals"}
+"""What is imported before signals are watched, beside the standard library."""
+
+
+def run(at: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", DRIVER, at, *COMMAND], capture_output=True, text=True, timeout=60)
+
+
+def imports(when: str) -> list[str]:
+    """Return what a command imports before or after it watches for signals, in this order."""
+    lines = [line.split() for line in run("").stdout.splitlines()]
+    return [line[1] for line in lines if line[:1] == [when] and len(line) == 2]
+
+
+def test_signals_are_watched_before_anything_else_is_imported() -> None:
+    before = {name for name in imports("before") if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert before == LIGHT
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("part", range(8))
+def test_an_interrupt_in_an_import_is_one_line(part: int) -> None:
+    names = [name for name in dict.fromkeys(imports("watched")) if name.startswith("warprun.") or "." not in name]
+    assert names[0] == "warprun.cli.main" and {"numpy", "hydra", "omegaconf", "warprun.config.registry"} <= {*names}
+    # The first part has the first and the last import, and ten between them.
+    chosen = [names[0], names[-1], *names[1 :: len(names) // 10]] if part == 0 else names[part - 1 :: 7]
+    for name in chosen:
+        done = run(name)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "warprun: error: interrupted\n"), name
