@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -28,6 +27,13 @@ def whole_number(what: str, value: object, largest: int = MAX_SIZE) -> int:
     """Return `value`, a Python or NumPy integer from 1 to `largest`, as an int. Raises ContractError, which begins with `what`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= largest:
         raise ContractError(f"{what} must be a whole number from 1 to {largest:,}, not {shown(value)}")
+    return int(value)
+
+
+def _start(what: str, value: object, n: int) -> int:
+    """Return the number of the first of `n` actions as an int. Raises ContractError, which begins with `what`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not -(2**31) <= value <= 2**31 - n:
+        raise ContractError(f"{what} must be a whole number such that actions fit into 32 bits, not {shown(value)}")
     return int(value)
 
 
@@ -69,12 +75,14 @@ def problem_of_array(array: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class Discrete:
-    """One of `n` actions, 0 to n - 1."""
+    """One of `n` actions. A policy counts them from 0, the environment from `start`."""
 
     n: int
+    start: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole_number("n of Discrete(n)", self.n))
+        object.__setattr__(self, "start", _start("start of Discrete(n, start)", self.start, self.n))
 
     @property
     def outputs(self) -> int:
@@ -86,12 +94,19 @@ class Discrete:
         """Numbers that make one action."""
         return 1
 
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The number that the environment counts each choice from."""
+        return (self.start,)
+
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several choices at once, choice j one of `nvec[j]`."""
+    """Several choices at once, choice j one of `nvec[j]`. A policy counts them from 0, the environment from `start[j]`."""
 
     nvec: tuple[int, ...]
+    start: tuple[int, ...] = ()
+    """Empty: 0 for each."""
 
     def __post_init__(self) -> None:
         what = "nvec of MultiDiscrete(nvec)"
@@ -99,6 +114,11 @@ class MultiDiscrete:
             raise ContractError(f"{what} must be a tuple of at least one whole number, such as (3, 2), not {shown(self.nvec)}")
         object.__setattr__(self, "nvec", tuple(whole_number(f"each number in {what}", n) for n in self.nvec))
         whole_number(f"the sum of {what}", sum(self.nvec))
+        first = self.start or (0,) * len(self.nvec)
+        if not isinstance(first, tuple) or len(first) != len(self.nvec):
+            raise ContractError(f"start of MultiDiscrete(nvec, start) must be a tuple of {len(self.nvec)} numbers, not {shown(self.start)}")
+        each = (_start("each number in start of MultiDiscrete(nvec, start)", *pair) for pair in zip(first, self.nvec, strict=True))
+        object.__setattr__(self, "start", tuple(each))
 
     @property
     def outputs(self) -> int:
@@ -109,6 +129,11 @@ class MultiDiscrete:
     def components(self) -> int:
         """Numbers that make one action."""
         return len(self.nvec)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The number that the environment counts each choice from."""
+        return self.start
 
 
 FieldKind = Literal["real", "image", "binary"]
@@ -212,6 +237,11 @@ class Box:
         return self.size
 
     @property
+    def starts(self) -> tuple[int, ...]:
+        """Empty: a Box has no choices."""
+        return ()
+
+    @property
     def bytes(self) -> bool:
         """Whether a byte can hold each number of a row, x as the whole number 255 x."""
         return not self.rest and all(field.kind != "real" for field in self.fields)
@@ -238,6 +268,13 @@ def choices(space: Space) -> tuple[int, ...]:
     if isinstance(space, Box):
         return ()
     return space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
+
+
+def in_environment_units(space: Space, actions: np.ndarray) -> np.ndarray:
+    """Return actions [..., C] of a policy as a step of the environment gets them, in the same dtype: int32, or float32 of a `Box`."""
+    if isinstance(space, Box):
+        return to_bounds(actions, np.array(space.bounds(), np.float32))
+    return actions + np.array(space.starts, actions.dtype)
 
 
 def to_bounds(actions: np.ndarray, bounds: np.ndarray) -> np.ndarray:
@@ -328,68 +365,3 @@ class Spec:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-# A spec as plain data, the form in which a checkpoint stores it ----------------------------------------------------------------
-
-
-def to_data(spec: Spec) -> dict[str, object]:
-    """Return `spec` as dicts, lists, numbers and texts; infinite bounds are None."""
-    groups = [
-        {
-            "name": group.name,
-            "size": group.size,
-            "observation": group.observation.size,
-            "fields": [[field.first, list(field.shape), field.channels_last, field.kind] for field in group.observation.fields],
-            "action": _action_data(group.action),
-            "masked": group.masked,
-            "leaves": group.leaves,
-        }
-        for group in spec.groups
-    ]
-    return {"groups": groups, "time_limit": spec.time_limit}
-
-
-def from_data(data: object) -> Spec:
-    """Return the spec that `to_data` described; an observation has no bounds. Raises ValueError."""
-    try:
-        found: Any = data
-        return Spec(tuple(map(_group, found["groups"])), found["time_limit"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the spaces of the environment are damaged: {type(error).__name__}") from None
-
-
-def _action_data(space: Space) -> dict[str, object]:
-    if isinstance(space, Discrete):
-        return {"discrete": space.n}
-    if isinstance(space, MultiDiscrete):
-        return {"multi_discrete": list(space.nvec)}
-    return {"box": space.size, "low": _bound(space.low), "high": _bound(space.high)}
-
-
-def _bound(bound: float | tuple[float, ...]) -> object:
-    if isinstance(bound, tuple):
-        return [_bound(each) for each in bound]
-    return float(bound) if math.isfinite(bound) else None
-
-
-def _group(data: Mapping[str, Any]) -> GroupSpec:
-    leaves = data["leaves"]
-    if not isinstance(data["masked"], bool) or not isinstance(leaves, bool):
-        raise TypeError("masked and leaves must be true or false")
-    action = data["action"]
-    space: Space
-    if "discrete" in action:
-        space = Discrete(action["discrete"])
-    elif "multi_discrete" in action:
-        space = MultiDiscrete(tuple(action["multi_discrete"]))
-    else:
-        space = Box(action["box"], _from_bound(action["low"], -math.inf), _from_bound(action["high"], math.inf))
-    fields = (Field(first, tuple(shape), last, kind) for first, shape, last, kind in data.get("fields", []))  # runs of 1.0.0 lack them
-    return GroupSpec(data["name"], data["size"], Box(data["observation"], fields=tuple(fields)), space, data["masked"], leaves)
-
-
-def _from_bound(bound: float | list[float | None] | None, infinite: float) -> float | tuple[float, ...]:
-    if isinstance(bound, list):
-        return tuple(infinite if each is None else each for each in bound)
-    return infinite if bound is None else bound

@@ -30,7 +30,8 @@ from warprun.learning.normalization import ObservationNormalizer, inverse_deviat
 from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Replay
 from warprun.policies.policy import read
-from warprun.spec import Box, Discrete, Field, GroupSpec, Spec, from_data, to_data
+from warprun.runs.spaces import from_data, to_data
+from warprun.spec import Box, Discrete, Field, GroupSpec, Spec
 
 CPU = torch.device("cpu")
 TWO = Box(3 + 2 * 7 * 9 + 4 * 12 + 2, fields=(Field(3, (2, 7, 9)), Field(3 + 2 * 7 * 9, (4, 12), channels_last=True)))

@@ -185,9 +185,6 @@ def _actions(space: object) -> Space:
     if type(space).__module__.startswith("gymnasium."):
         from warprun.simulation.external.spaces import actions
 
-        start = cast(Any, getattr(space, "start", 0))
-        if not (start == 0 if isinstance(start, int) else not start.any()):
-            raise ContractError(f"the actions of {shown(space)} must be counted from 0")
         return actions(cast(Any, space)).space
     raise ContractError(
         f"action_space must be a Discrete, a MultiDiscrete or a Box of warprun or Gymnasium, such as Discrete(2), not {shown(space)}"

@@ -18,7 +18,8 @@ from warprun.run_folder import LINES
 from warprun.runs import checkpoint as checkpoints
 from warprun.runs import rundir
 from warprun.runs.sealing import open_networks
-from warprun.spec import GroupSpec, Spec, from_data
+from warprun.runs.spaces import from_data
+from warprun.spec import GroupSpec, Spec
 from warprun.state import restore
 
 

@@ -45,7 +45,7 @@ class Meta(TypedDict, total=False):
     run: dict[str, object]
     """The position of the run, see `runs.position`; a checkpoint without it cannot be resumed."""
     spec: dict[str, object]
-    """The groups and spaces of the environment, see `spec.to_data`."""
+    """The groups and spaces of the environment, see `spaces.to_data`."""
 
 
 class Entry(NamedTuple):

@@ -18,10 +18,10 @@ from warprun.runs.records.records import Records
 from warprun.runs.rundir import Status
 from warprun.runs.saver import Saver
 from warprun.runs.sentinel import Sentinel
+from warprun.runs.spaces import to_data
 from warprun.runs.summary import Course, summarize
 from warprun.runs.timetable import Limits, timetable
 from warprun.simulation.external import mpi
-from warprun.spec import to_data
 from warprun.state import State
 
 

@@ -96,9 +96,9 @@ def refuse(fault: Fault | None, where: str = "") -> None:
     line = f"{where}{fault}"
     if fault.field == "action":
         line += f": {ADVICE}"
-    elif fault.field == "mask":
+    if fault.field == "mask":
         line += "; a mask must allow at least one action"
-    elif fault.replaceable:
+    if fault.field != "action" and fault.step and fault.replaceable:
         line += "; with env.on_nan=reset such environments are reset"
     raise TrainingFailed(line)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -95,5 +96,6 @@ def mask(s: Nothing) -> bool:
 
 def stand_in(group: GroupSpec) -> Environment:
     """Return an environment with the actions and the mask of `group`, one actor, and one observed number."""
-    actors = Group(group.name, 1, Nothing, Box(1), group.action, reset, observe, mask if group.masked else None)
+    action = group.action if isinstance(group.action, Box) else replace(group.action, start=type(group.action).start)
+    actors = Group(group.name, 1, Nothing, Box(1), action, reset, observe, mask if group.masked else None)
     return Environment((actors,), (Phase(group.name, step),))

@@ -153,9 +153,9 @@ def test_real_actions_are_within_bounds_that_float32_does_not_have() -> None:
 
 CHOSEN = [
     (spaces.Discrete(4), Discrete(4), [[2], [0]], [2, 0]),
-    (spaces.Discrete(3, start=-1), Discrete(3), [[0], [2]], [-1, 1]),
+    (spaces.Discrete(3, start=-1), Discrete(3, -1), [[0], [2]], [-1, 1]),
     (spaces.MultiDiscrete([3, 2]), MultiDiscrete((3, 2)), [[2, 1]], [[2, 1]]),
-    (spaces.MultiDiscrete([3, 2], start=[1, -5]), MultiDiscrete((3, 2)), [[2, 1]], [[3, -4]]),
+    (spaces.MultiDiscrete([3, 2], start=[1, -5]), MultiDiscrete((3, 2), (1, -5)), [[2, 1]], [[3, -4]]),
     (spaces.MultiDiscrete([[3, 2], [4, 5]]), MultiDiscrete((3, 2, 4, 5)), [[2, 1, 3, 4]], [[[2, 1], [3, 4]]]),
     (spaces.MultiBinary(3), MultiDiscrete((2, 2, 2)), [[0, 1, 1]], [[0, 1, 1]]),
     (spaces.Box(-2.0, 4.0, (2,)), Box(2, (-2.0, -2.0), (4.0, 4.0)), [[-1.0, 1.0], [0.0, 7.0]], [[-2.0, 4.0], [1.0, 4.0]]),

@@ -132,7 +132,8 @@ class ExternalSimulator:
             n = int(np.where(found[:, 0] > 0, found[:, 1], np.iinfo(np.int64).max).argmin())
             code, step, component, value = found[n].tolist()
             number = 0.0 if FIELDS[code - 1] == "mask" else (float("nan"), float("inf"), float("-inf"))[value]
-            self._fault = Fault(n, step, self.environment.group, FIELDS[code - 1], 0, component, number, self.environment.title)
+            where = (n, step, self.environment.group, FIELDS[code - 1], 0, component, number)
+            self._fault = Fault(*where, self.environment.title, replaceable=not self._replaces)
         return self._fault
 
     def state(self) -> State:

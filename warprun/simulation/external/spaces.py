@@ -21,7 +21,7 @@ from gymnasium.vector.utils import iterate
 from warprun.errors import ContractError, shown
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState
-from warprun.spec import BYTE, Box, Discrete, Field, FieldKind, GroupSpec, MultiDiscrete, Space, Spec, to_bounds
+from warprun.spec import BYTE, Box, Discrete, Field, FieldKind, GroupSpec, MultiDiscrete, Space, Spec, in_environment_units, to_bounds
 
 float32 = np.float32
 LARGEST = float(np.finfo(np.float32).max)
@@ -143,12 +143,11 @@ def _kind(space: spaces.Box) -> FieldKind:
 def actions(space: spaces.Space) -> Actions:
     """Return the conversion of an action space: Discrete, MultiDiscrete, MultiBinary or Box of floats. Raises ContractError."""
     if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return Actions(Discrete(int(space.n)), lambda rows: rows[:, 0].astype(np.int64) + start, True)
+        one = Discrete(int(space.n), int(space.start))
+        return Actions(one, lambda rows: in_environment_units(one, rows)[:, 0].astype(np.int64), True)
     if isinstance(space, spaces.MultiDiscrete):
-        first = np.asarray(space.start)
-        choices = tuple(int(n) for n in np.ravel(space.nvec))
-        return Actions(MultiDiscrete(choices), lambda rows: rows.reshape(-1, *space.shape).astype(space.dtype) + first, False)
+        several = MultiDiscrete(*(tuple(int(number) for number in np.ravel(numbers)) for numbers in (space.nvec, space.start)))
+        return Actions(several, lambda rows: in_environment_units(several, rows).reshape(-1, *space.shape).astype(space.dtype), False)
     if isinstance(space, spaces.MultiBinary):
         bits = MultiDiscrete((2,) * math.prod(space.shape))
         return Actions(bits, lambda rows: rows.reshape(-1, *space.shape).astype(np.int8), False)
