@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from warprun.config.external import External, first_argument
@@ -44,15 +45,15 @@ class BatchedEnvironment(BatchClass):
 
 
 def is_batched(made: object) -> bool:
-    """Return whether the `environment` of a module is a class of batches.
+    """Return whether the `environment` of a module is a class of batches, or a function that returns one.
 
     Its first argument is `n_envs`, or `reset` has an argument `mask`.
     """
-    if not isinstance(made, type):
+    if not isinstance(made, type | FunctionType):
         return False
     first = first_argument(made)
     try:
-        masked = "mask" in inspect.signature(made.reset).parameters if "reset" in dir(made) else False  # type: ignore[attr-defined]
+        masked = "mask" in inspect.signature(cast(Any, made).reset).parameters if "reset" in dir(made) else False
     except (TypeError, ValueError):  # no function with a signature
         masked = False
     return masked or (first is not None and first.name == N_ENVS and "collect" not in dir(made))  # a Simulator has `collect`
