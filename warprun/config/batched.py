@@ -172,11 +172,11 @@ def _observation(space: object, channels: str | None) -> tuple[Box, tuple[int, .
     if type(space).__module__.startswith("gymnasium."):
         from gymnasium.spaces import Box as OfGymnasium  # an extra, which others do without
 
-        from warprun.simulation.external.spaces import observations
+        from warprun.simulation.external.spaces import bounds_of, observations
 
         if isinstance(space, OfGymnasium):
             seen = observations(space, channels)
-            return Box(seen.size, fields=seen.fields), tuple(map(int, space.shape)) or (1,)
+            return Box(seen.size, *bounds_of(space), seen.fields), tuple(map(int, space.shape)) or (1,)
     raise ContractError(f"observation_space must be a Box of warprun or Gymnasium, such as Box(2), not {shown(space)}")
 
 

@@ -118,6 +118,17 @@ def observations(space: spaces.Space, channels: str | None = None) -> Observatio
     return Observations(size, tuple(fields), flatten_parts, flatten_each)
 
 
+def bounds_of(space: spaces.Space) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the least and the largest numbers of the rows that observations of a space become."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for part in _parts(space):
+        own = (part.low, part.high) if isinstance(part, spaces.Box) and _kind(part) != "image" else (0.0, 1.0)
+        for numbers, bound in zip(found, own, strict=True):
+            given = np.broadcast_to(np.ravel(bound).astype(np.float64), int(spaces.flatdim(part)))
+            numbers += np.where(np.abs(given) < LARGEST, given, np.copysign(np.inf, given)).tolist()
+    return tuple(found[0]), tuple(found[1])
+
+
 def field_of(space: spaces.Space, first: int, channels: str | None) -> Field | None:
     """Return the field that a part of an observation is, from column `first` on; None if it is a Box of one axis, or no Box.
 
@@ -320,5 +331,5 @@ def _spec(observation_space: spaces.Space, action_space: spaces.Space, info: obj
             raise ContractError("info['action_mask'] is for choices, and the action space is a Box")
         mask_of(info, action.outputs)
     seen = observations(observation_space, channels)
-    group = GroupSpec(GROUP, 1, Box(seen.size, fields=seen.fields), action, masked)
+    group = GroupSpec(GROUP, 1, Box(seen.size, *bounds_of(observation_space), seen.fields), action, masked)
     return Spec((group,), time_limit, early_truncation=True)
