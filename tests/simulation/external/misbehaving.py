@@ -86,6 +86,7 @@ class Misbehaving(gymnasium.Env):
             "truth": [*right[:2], "no", *right[3:]],
             "nan_obs": [np.array([0.0, np.nan], np.float32), *right[1:]],
             "inf_reward": [right[0], np.inf, *right[2:]],
+            "beyond": [np.array([0.0, 3.0]), *right[1:]],
             "mask": [*right[:4], {"action_mask": np.zeros(2, np.int8)}],
         }
         return tuple(replaced.get(self.fault, right))

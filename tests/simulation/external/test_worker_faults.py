@@ -84,6 +84,15 @@ def test_an_environment_with_a_fault_is_reset_if_the_user_wants(fault: str, tmp_
     assert warprun.train(given).metrics["env/resets_on_nan"] == 2.0  # one in each worker
 
 
+def test_an_observation_outside_its_space_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(settings("beyond", "total_steps=256")) == 0
+    said = capfd.readouterr().out
+    assert said.count("environment 1: number 1 of an observation of group agent is 3, beyond its bounds -1 to 1") == 1
+
+
 @pytest.mark.parametrize("fault", ["mask", "nan_obs", "inf_reward"])
 def test_a_fault_that_is_reset_ends_an_episode_with_reward_0(fault: str) -> None:
     misbehaving.made.clear()

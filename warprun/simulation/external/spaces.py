@@ -124,7 +124,7 @@ def bounds_of(space: spaces.Space) -> tuple[tuple[float, ...], tuple[float, ...]
     for part in _parts(space):
         own = (part.low, part.high) if isinstance(part, spaces.Box) and _kind(part) != "image" else (0.0, 1.0)
         for numbers, bound in zip(found, own, strict=True):
-            given = np.broadcast_to(np.ravel(bound).astype(np.float64), int(spaces.flatdim(part)))
+            given = np.broadcast_to(np.asarray(bound, np.float64).ravel(), int(spaces.flatdim(part)))
             numbers += np.where(np.abs(given) < LARGEST, given, np.copysign(np.inf, given)).tolist()
     return tuple(found[0]), tuple(found[1])
 
