@@ -18,7 +18,7 @@ FAULTS = {
     "raise": "misbehaving.py:",
     "raise_exit": "SystemExit: 4",
     "four_values": "(observation, reward, terminated, truncated, info)",
-    "shape": "the observation has the shape (3,), and the observation space (2,)",
+    "shape": "in step: the observation has the shape (3,), and the observation space (2,)",
     "text": "it must return one number as the reward",
     "reward": "one number as the reward",
     "truth": "booleans",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -193,14 +193,19 @@ def _check_observation(space: spaces.Space) -> None:
         )
 
 
-def _check_parts(space: spaces.Space, given: Any) -> None:
-    """Raise ValueError if a choice in an observation is not one of its space, since `spaces.flatten` would take another one; and if an
-    image is not of bytes, or what is true or false has other numbers.
+def _check_parts(space: spaces.Space, given: Any, name: str = "") -> None:
+    """Raise ValueError if a choice in an observation is not one of its space, since `spaces.flatten` would take another one; if an
+    image is not of bytes, or what is true or false has other numbers; and if a part is missing or has another shape.
+
+    `name`: of the part, as it is written behind the observation.
     """
+    what = f"the part {name} of the observation" if name else "the observation"
     if isinstance(space, spaces.Box):
-        dtype = np.asarray(given).dtype
-        if dtype != space.dtype and field_of(space, 0, None) and _kind(space) != "real":
-            raise ValueError(f"the observation has the dtype {dtype}, and the observation space {space.dtype}")
+        array = np.asarray(given)
+        if array.dtype != space.dtype and field_of(space, 0, None) and _kind(space) != "real":
+            raise ValueError(f"{what} has the dtype {array.dtype}, and the observation space {space.dtype}")
+        if name and (array.shape != space.shape or array.dtype.kind not in "biuf"):
+            raise ValueError(f"{what} must be numbers of the shape {space.shape}, as in its space; it is {shown(given)}")
         return
     if isinstance(space, spaces.Discrete):
         inside = space.contains(given)
@@ -210,13 +215,19 @@ def _check_parts(space: spaces.Space, given: Any) -> None:
     else:
         inside = True
         if isinstance(space, spaces.Dict):
-            for name, part in space.spaces.items():
-                _check_parts(part, given[name])
+            if not isinstance(given, Mapping):
+                raise ValueError(f"{what} must be a dict with {', '.join(map(repr, space.spaces))}, as its space; it is {shown(given)}")
+            for key, part in space.spaces.items():
+                if key not in given:
+                    raise ValueError(f"{what} lacks {key!r}, which its space has; it has {', '.join(map(repr, given))}")
+                _check_parts(part, given[key], f"{name}[{key!r}]")
         elif isinstance(space, spaces.Tuple):
-            for part, own in zip(space.spaces, given, strict=True):
-                _check_parts(part, own)
+            if not isinstance(given, Sequence | np.ndarray) or len(given) != len(space.spaces):
+                raise ValueError(f"{what} must be a tuple of {len(space.spaces)} parts, as its space; it is {shown(given)}")
+            for number, (part, own) in enumerate(zip(space.spaces, given, strict=True)):
+                _check_parts(part, own, f"{name}[{number}]")
     if not inside:
-        raise ValueError(f"the observation {shown(given)} is not in the space {_named(space)}")
+        raise ValueError(f"{what.removesuffix(' of the observation')} {shown(given)} is not in the space {_named(space)}")
 
 
 def _named(space: object) -> str:
