@@ -1,6 +1,7 @@
 """Files of a policy give the actions of the policy."""
 
 import builtins
+import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from warprun.errors import UserError
 from warprun.learning.networks import ACTIVATIONS
 from warprun.policies.export import export
 from warprun.policies.policy import Policy
+from warprun.runs import checkpoint
 from warprun.spec import Box
 
 pytest.importorskip("onnxruntime")
@@ -86,6 +88,28 @@ def test_actions_of_a_file_are_those_of_the_policy(trained: Trained, tmp_path: P
                 assert action.dtype == np.int64
                 # Sums of floats in another order: of two numbers that are nearly equal the other one can be larger.
                 assert (action != expected[group.name]).mean() < 5e-4
+
+
+@pytest.mark.parametrize("kind", RUNTIMES)
+def test_choices_are_counted_as_the_environment_counts_them(trained: Trained, tmp_path: Path, kind: str) -> None:
+    """The same networks, from a checkpoint whose environment counts from other numbers."""
+    before, saved = warprun.load(trained("ppo market")), checkpoint.load(trained("ppo market"))
+    groups = {group["name"]: group for group in json.loads(json.dumps(saved.meta["spec"]))["groups"]}
+    groups["producers"]["action"]["start"] = 10
+    groups["regulator"]["action"]["start"] = [5, -1]
+    (tmp_path / "config.yaml").write_bytes((trained("ppo market") / "config.yaml").read_bytes())
+    checkpoint.save(tmp_path, saved.env_steps, saved.tensors, {"spec": saved.meta["spec"] | {"groups": list(groups.values())}})
+    policy, file = warprun.load(tmp_path), tmp_path / f"policy{kind}"
+    export(policy, file)
+    obs, masks = observations(policy)
+    was, acted = before.act(obs, masks), policy.act(obs, masks)
+    inputs = {f"{group}_obs": array for group, array in obs.items()} | {f"{group}_mask": array for group, array in masks.items()}
+    outputs = RUNTIMES[kind](file, inputs)
+    for group, start in (("producers", 10), ("regulator", [5, -1])):
+        np.testing.assert_array_equal(acted[group], was[group] + start)
+        assert acted[group].dtype == np.int64 and (outputs[f"{group}_action"] != acted[group]).mean() < 5e-4
+    drawn = policy.act(obs, masks, greedy=False, rng=0)
+    np.testing.assert_array_equal(drawn["producers"], before.act(obs, masks, greedy=False, rng=0)["producers"] + 10)
 
 
 def test_the_policy_output_is_that_of_the_network(trained: Trained, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from warprun.config.batched import GROUP, batched_environment
 from warprun.config.external import External
 from warprun.errors import TrainingFailed, UserError
 from warprun.runs import checkpoint
-from warprun.spec import Box, Field, to_bounds
+from warprun.simulation.units import in_environment_units, to_bounds
+from warprun.spec import Box, Field, MultiDiscrete
 
 
 def of_jax() -> type[Walkers]:
@@ -154,7 +155,7 @@ def test_pictures_of_gymnasiums_spaces(dtype: Any) -> None:
     space = spaces.Box(0, 255 if dtype == np.uint8 else 1, (3, 4, 2), dtype)
     with simulator(Pictures, space=space) as made:
         kind = "image" if dtype == np.uint8 else "binary"
-        assert made.spec.groups[0].observation == Box(24, fields=(Field(0, (2, 3, 4), True, kind),))
+        assert made.spec.groups[0].observation == Box(24, (0.0,) * 24, (1.0,) * 24, (Field(0, (2, 3, 4), True, kind),))
         taken = made.collect(act)
         rows, seen = taken.groups[GROUP].obs[-1, :, 0], made._batch.observe().flatten(1)
         expected = seen.numpy() / np.float32(255) if dtype == np.uint8 else seen.numpy()
@@ -191,6 +192,22 @@ def test_torch_has_one_thread_also_without_an_agent() -> None:
     torch.set_num_threads(2)
     with simulator(Walkers):
         assert torch.get_num_threads() == 1
+
+
+def test_choices_are_counted_as_the_class_counts_them() -> None:
+    class Counts(Pushes):
+        observation_space, action_space = Box(3), MultiDiscrete((2, 3), (5, -1))
+
+        def step(self, actions: Any, out: Any) -> Any:
+            out[:, :2] = actions
+            never = torch.zeros(len(out), dtype=torch.bool)
+            return out, actions[:, 0].float(), never, never
+
+    with simulator(Counts, limit=None) as found:
+        taken = found.collect(lambda trajectory, row: trajectory.groups["agent"].policy_output.zero_()).groups["agent"]
+        got = taken.obs[1:, :, 0, :2].numpy()
+        assert set(got[..., 0].flat) == {5.0, 6.0} and set(got[..., 1].flat) == {-1.0, 0.0, 1.0}
+        np.testing.assert_array_equal(in_environment_units(found.spec.groups[0].action, taken.action[:, :, 0].numpy()), got)
 
 
 def test_the_time_limit_of_the_config_comes_before_that_of_the_class() -> None:

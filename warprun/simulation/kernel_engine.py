@@ -324,7 +324,7 @@ class KernelEngine:
             return None
         noted = self.arrays.common["fault"]
         tile, lane = divmod(env, noted.shape[2])
-        found = first_fault(self.environment, noted[tile : tile + 1, :, lane : lane + 1], self.steps)
+        found = first_fault(self.environment, noted[tile : tile + 1, :, lane : lane + 1], self.steps, not self.replaces)
         return None if found is None else replace(found, environment=env)
 
     def _count_replaced(self) -> int:
@@ -336,7 +336,7 @@ class KernelEngine:
         return replaced
 
     def _first_fault(self) -> Fault | None:
-        return first_fault(self.environment, self.arrays.common["fault"], self.steps)
+        return first_fault(self.environment, self.arrays.common["fault"], self.steps, not self.replaces)
 
     def _slots(self, group_name: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield every field of a group's state with its slots, [tile, slot, actor, lane]."""
