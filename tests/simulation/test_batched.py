@@ -116,6 +116,34 @@ def test_actions_and_observations_are_not_copied(library: str) -> None:
             assert copies.count == 4
 
 
+@pytest.mark.parametrize("kind", [Walkers, Pushes, Fenced, Saves], ids=lambda kind: kind.__name__)
+def test_arrays_begin_where_every_library_takes_them(kind: type[Walkers]) -> None:
+    """At multiples of 16 bytes, for all numbers of environments: actions, `out`, where to reset, and a state."""
+    taken: dict[str, int] = {}
+    for n_envs in range(1, 34):
+        with simulator(kind, n_envs, 5, **({"limit": None} if kind is Pushes else {})) as made:
+            give = made._give
+
+            def given(tensor: torch.Tensor, give: Any = give) -> Any:
+                taken[str(tuple(tensor.shape))] = max(taken.get(str(tuple(tensor.shape)), 0), tensor.data_ptr() % 16)
+                return give(tensor)
+
+            made._give = given
+            made.collect(act)
+            if made.environment.resumes:
+                made._load(made._save())
+    assert len(taken) >= 33 and not any(taken.values()), taken
+
+
+def test_what_is_written_to_a_copy_of_out_arrives() -> None:
+    """Of 3 environments and 3 numbers most rows do not begin at such an address."""
+    with simulator(Pushes, 3, 4, None) as made:
+        group = made.collect(act).groups[GROUP]
+        actions = to_bounds(group.action[:, :, 0].numpy(), np.array(Pushes.action_space.bounds(), np.float32))
+        assert {row.data_ptr() % 16 for row in group.obs} != {0}
+        np.testing.assert_array_equal(group.obs[1:, :, 0].numpy(), actions)
+
+
 def test_a_step_that_writes_to_out_needs_no_copy() -> None:
     with simulator(Pushes, 8, 4, None) as made, Copies(3 * 8) as copies:
         made.collect(act)
