@@ -10,7 +10,8 @@ import torch
 from tests.pretended import CUDA, pretended
 from warprun.config.compose import compose
 from warprun.config.planning import make_plan
-from warprun.runs import build
+from warprun.config.schema import load_environment, make_tables
+from warprun.environment import Environment
 from warprun.runs.build import SINGLE, Setup, make_agent, make_training_simulator
 from warprun.simulation.device import Device
 
@@ -40,7 +41,7 @@ class Nothing:
     on = exchange = each
 
 
-@pytest.mark.by_default(2)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("case", CASES)
 def test_an_iteration_does_not_involve_the_host(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the second one on, also where cut episodes of the beginning are over, and after a reset."""
@@ -57,8 +58,10 @@ def test_an_iteration_does_not_involve_the_host(case: str, monkeypatch: pytest.M
     monkeypatch.setattr(Device, "torch", CUDA)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
     config = compose([*SMALL, *case.split(), *(OFF if case.split()[1] in ("agent=dqn", "agent=sac") else [])])
-    environment, _ = build.load_environment(config.env)
-    setup = Setup(config, Device("cuda", "a test"), environment, None, make_plan(config, environment, "cuda"), SINGLE)
+    environment, _ = load_environment(config.env)
+    assert isinstance(environment, Environment)
+    tables, plan = make_tables(environment, config.env), make_plan(config, environment, "cuda")
+    setup = Setup(config, Device("cuda", "a test"), environment, tables, plan, SINGLE)
     with pretended() as device:
         agent: Any = make_agent(setup)
         if hasattr(agent, "_has_updated"):

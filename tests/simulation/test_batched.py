@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.pretended import CUDA, pretended
 from tests.selection import few
 from tests.simulation import batches
 from tests.simulation.batches import EDGE, LIMIT, Changed, Fenced, Forgets, Numpy, Pushes, Saves, Turns, Walkers, simulator
@@ -18,6 +19,8 @@ from warprun.config.batched import GROUP, batched_environment
 from warprun.config.external import External
 from warprun.errors import TrainingFailed, UserError
 from warprun.runs import checkpoint
+from warprun.simulation import batched
+from warprun.simulation.device import Device
 from warprun.spec import Box, Field, to_bounds
 
 
@@ -142,6 +145,44 @@ def test_what_is_written_to_a_copy_of_out_arrives() -> None:
         actions = to_bounds(group.action[:, :, 0].numpy(), np.array(Pushes.action_space.bounds(), np.float32))
         assert {row.data_ptr() % 16 for row in group.obs} != {0}
         np.testing.assert_array_equal(group.obs[1:, :, 0].numpy(), actions)
+
+
+class Unsampled:
+    """Stands for a sampler, whose kernels a pretended GPU does not run."""
+
+    noise = None
+
+    def __init__(self, *given: Any) -> None:
+        pass
+
+    def prepare(self, *given: Any, **named: Any) -> None:
+        pass
+
+    draw = forget = prepare
+
+
+def test_steps_on_a_gpu_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class There(Walkers):
+        def __init__(self, n_envs: int, device: str) -> None:
+            super().__init__(n_envs)
+            self.state, self.index = {name: part.to(device) for name, part in self.state.items()}, self.index.to(device)
+
+        def action_mask(self) -> torch.Tensor:
+            place = self.state["place"]
+            return torch.stack((place > 1 - EDGE, place < EDGE - 1), -1)
+
+    monkeypatch.setattr(batched, "Sampler", Unsampled)
+    monkeypatch.setattr(batched.BatchedSimulator, "_try", lambda self: None)
+    monkeypatch.setattr(Device, "torch", CUDA)
+    environment = batched_environment(There, External(), LIMIT, "walk", "./walk.py")
+    with pretended() as device:
+        made = environment.make_simulator(n_envs=3, first_env=0, horizon=5, seed=5, device=Device("cuda", "a test"), exploration=None)
+        made.prepare()
+        device.watches = True
+        for _ in range(2):
+            made.collect(act)
+        made.reset()
+    assert device.operations
 
 
 def test_a_step_that_writes_to_out_needs_no_copy() -> None:
