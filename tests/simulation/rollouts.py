@@ -238,25 +238,31 @@ def roll_out(name: str, device: Device, **changes: Any) -> Arrays:
 
 
 def retrace(name: str, device: Device) -> Arrays:
-    """Return the rollouts of a case whose actions are given, and `launches`: how many kernels the GPU runs for each."""
-    case, launches = CASES[name], []
-    first, again = engine_of(case, name, device), engine_of(case, name, device)
-    policies, launcher = RandomPolicies(first, 0), again._kernels._launch
+    """Return the rollouts of a case whose actions are given, and `launches`: the kernels that the GPU runs for them."""
+    case = CASES[name]
+    again, launches = engine_of(case, name, device), []
+    launcher = again._kernels._launch
     launch = launcher.on
+
+    def counted(kernel: str, *given: Any) -> None:
+        launches.append(kernel)
+        launch(kernel, *given)
+
+    launcher.on = counted
+    return retraced(engine_of(case, name, device), again, case.collects) | {"launches": np.array(launches)}
+
+
+def retraced(first: KernelEngine, again: KernelEngine, collects: int) -> Arrays:
+    """Return the rollouts of an engine that takes the actions of the `first`, which draws them."""
+    policies = RandomPolicies(first, 0)
 
     def roll() -> Trajectory:
         for taken, given in zip(again.trajectory.groups.values(), first.collect(policies).groups.values(), strict=True):
             taken.action.copy_(given.action)
             taken.log_prob.copy_(given.log_prob)
-        launches.append(0)
         return again.retrace()
 
-    def counted(*given: Any) -> None:
-        launches[-1] += 1
-        launch(*given)
-
-    launcher.on = counted
-    return record(again, case.collects, roll=roll) | {"launches": np.array(launches)}
+    return record(again, collects, roll=roll)
 
 
 def engine_of(case: Case, name: str, device: Device, **more: Any) -> KernelEngine:

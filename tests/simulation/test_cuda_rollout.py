@@ -53,7 +53,7 @@ def retraced(request, tmp_path_factory):
 def test_steps_with_given_actions_are_one_launch(retraced, name):
     """For all steps, of one actor and of several: the simulation alone, without policies."""
     found = dict(retraced[name])
-    assert found.pop("launches").tolist() == [1] * CASES[name].collects
+    assert found.pop("launches").tolist() == ["retrace"] * CASES[name].collects
     assert_same(roll_out(name, CPU), found, CASES[name].tolerance)
 
 
