@@ -9,6 +9,9 @@ import time
 import pytest
 
 from tests.sweeps import fake_jobs
+from warprun.cli import sweeps
+from warprun.config.compose import compose
+from warprun.config.memory_estimate import most_on_gpu
 from warprun.sweeps import local, plan, table
 from warprun.sweeps.local import Pool
 
@@ -151,3 +154,17 @@ def test_a_worker_that_is_killed_while_it_waits_is_replaced(made):
     one.start(made.jobs[1])
     assert until(one, 1) == [made.jobs[1]] and table.state_of(made.jobs[1]).state == "finished"
     one.close()
+
+
+def test_a_sweep_that_goes_on_knows_what_its_jobs_need(tmp_path, monkeypatch):
+    """Settings are read in the folder where the sweep began; a job whose settings do not work counts nothing."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(own)
+    jobs = [["env=cartpole", "n_envs=10"], ["env=cartpole", "n_envs=5000"], ["env=nowhere"]]
+    found = plan.planned(tmp_path / "s", jobs)
+    monkeypatch.chdir(other)
+    expected = most_on_gpu([compose(jobs[1])])
+    assert sweeps._most_on_gpu(found, found.jobs) == expected > sweeps._most_on_gpu(found, found.jobs[:1])
+    assert sweeps._most_on_gpu(found, found.jobs[2:]) == 0
