@@ -22,15 +22,16 @@ from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Transitions
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import allocate
+from warprun.spec import Field
 from warprun.state import restore
 
 NAMES = {"dqn": Discrete(3), "ddpg": Box(2), "td3": Box(2), "sac": Box(2)}
 
 
-def single(name: str, features: int = 3) -> Environment:
+def single(name: str, features: int = 3, fields: tuple[Field, ...] = ()) -> Environment:
     """Return an environment of one actor, for an agent called `name`, that nobody steps."""
     base = environment(one=NAMES[name]).groups[0]
-    group = Group("one", 1, base.state, Box(features), NAMES[name], base.reset, base.observe)
+    group = Group("one", 1, base.state, Box(features, fields=fields), NAMES[name], base.reset, base.observe)
     return Environment((group,), (Phase("one", base.reset),), time_limit=4)
 
 

@@ -28,12 +28,35 @@ class Driver:
 
     def __init__(self, code: int = 0, version: int = 13000) -> None:
         self.code, self.version = code, version
+        self.contexts: list[int] = []
 
     def cuInit(self, flags: int) -> int:
         return self.code
 
     def cuGetErrorName(self, code: int, name: Any) -> int:
         name._obj.value = b"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
+        return 0
+
+    def cuDeviceGet(self, device: Any, number: int) -> int:
+        device._obj.value = 10 + number
+        return int(number > 1)
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
+        self.contexts.append(device.value)
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:
+        return 0
+
+    def cuMemGetInfo_v2(self, free: Any, total: Any) -> int:
+        free._obj.value = 1000 * self.contexts[-1]
+        return 0
+
+    def cuCtxPopCurrent_v2(self, context: Any) -> int:
+        return 0
+
+    def cuDevicePrimaryCtxRelease_v2(self, device: Any) -> int:
+        self.contexts.remove(device.value)
         return 0
 
     def cuDriverGetVersion(self, number: Any) -> int:
@@ -64,6 +87,16 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     device.cuda_problem.cache_clear()
     yield
     device.cuda_problem.cache_clear()
+
+
+def test_the_free_memory_of_each_gpu_is_asked_and_leaves_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Driver()
+    monkeypatch.setattr(driver, "_driver", lambda: asked)
+    assert [driver.free_cuda_memory(number) for number in (0, 1, 2)] == [10_000, 11_000, None] and not asked.contexts
+    monkeypatch.setattr(driver, "_driver", lambda: Driver(code=100))
+    assert driver.free_cuda_memory(0) is None
+    monkeypatch.setattr(driver, "_driver", lambda: None)
+    assert driver.free_cuda_memory(0) is None
 
 
 def test_cuda_is_taken_where_a_kernel_has_run() -> None:

@@ -12,6 +12,14 @@ from warprun.errors import shown
 from warprun.simulation.batch import Array, Tree
 from warprun.spec import Box, Discrete, Space
 
+ALIGNED = 16
+"""Bytes whose multiples are addresses that every library takes: on a GPU, JAX takes no others."""
+
+
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, or a copy if it does not begin at a multiple of ALIGNED bytes, as rows of a larger one may."""
+    return tensor if tensor.data_ptr() % ALIGNED == 0 else tensor.clone()
+
 
 def tensor_of(given: Array) -> torch.Tensor:
     """Return an array as a tensor on the same memory; of an array of numpy that is read-only, a copy.
