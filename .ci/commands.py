@@ -1,6 +1,8 @@
 """Print the commands with which README.md installs the tests and runs them, a line each.
 
     python .ci/commands.py README.md
+
+`.ci/run` runs what this prints, so that nobody tests other commands than those that people type.
 """
 
 import re

@@ -139,6 +139,7 @@ def test_a_study(folder: str, printed: Printed) -> None:
     assert Path("conf/experiment/best.yaml").is_file()
 
 
+@pytest.mark.long
 def test_folders_of_earlier_versions(tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Job folders had names with `=` and commas; every verb takes them."""
     monkeypatch.chdir(tmp_path)

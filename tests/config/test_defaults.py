@@ -36,12 +36,14 @@ def test_rollouts_and_minibatches_have_rows_within_bounds(n_envs: int, expected:
     assert found("env=pendulum", "tuned=none", f"n_envs={n_envs}") == [*sizes, 0.01, window]
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize(("n_envs", "expected"), [(1, [4096, 16, 10]), (16, [256, 16, 10]), (1000, [8, 31, 10]), (20_000, [8, 64, 2])])
 def test_steps_of_python_are_fewer_in_a_rollout_and_learned_from_more_often(n_envs: int, expected: list[int]) -> None:
     names = ("horizon", "minibatches", "epochs")
     assert found("env=gymnasium", "env.id=CartPole-v1", f"n_envs={n_envs}", names=names) == expected
 
 
+@pytest.mark.by_default(4)
 @pytest.mark.parametrize(
     ("limit", "expected"), [("null", 0.99), (200, 0.99), (1000, 0.99), (1009, 0.99), (2000, 0.995), (5000, 0.998), (20_000, 0.999)]
 )
@@ -68,6 +70,7 @@ def test_rollouts_of_a2c_have_enough_rows_for_a_gradient_step(n_envs: int, expec
     assert found("env=pendulum", "tuned=none", "agent=a2c", "n_envs=1", "total_steps=25600", names=NAMES[:1]) == [100]
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("agent", ["dqn", "ddpg", "td3", "sac"])
 def test_gradient_steps_after_a_step_of_many_environments_are_as_many_as_of_few(agent: str) -> None:
     names = ("utd_ratio", "learning_starts")

@@ -90,7 +90,7 @@ def test_the_time_limit_grows_with_the_length() -> None:
     assert load_environment(compose(["env=t_maze", "env.length=7", "env.time_limit=9"]).env)[0].spec.time_limit == 9
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize(("name", "kept"), [("cartpole", [0, 2]), ("pendulum", [0, 1])])
 def test_without_velocities_the_other_numbers_are_the_same(name: str, kept: list[int]) -> None:
     seen = {}

@@ -97,6 +97,7 @@ def test_episodes_of_random_actions_equal_a_reference(plant, mode):
         assert (length < STEPS).all()
 
 
+@pytest.mark.long
 def test_compat_punishes_a_large_error():
     made = engine(1, QUIET, mode="compat", action="continuous")
     made.set_state("agent", delta=torch.zeros(1), delta_1=torch.zeros(1), iminer=torch.tensor([2.0]), iminer_1=torch.zeros(1))
@@ -106,6 +107,7 @@ def test_compat_punishes_a_large_error():
     assert found.rewards[0, 0] == pytest.approx(-2.287 - 5 * 99)
 
 
+@pytest.mark.long
 def test_starts():
     fixed, anywhere = (engine(500, mode=mode).trajectory.groups["agent"].obs[0, :, 0].numpy() for mode in ("compat", "corrected"))
     assert (fixed == fixed[0]).all()
@@ -123,7 +125,8 @@ def test_the_window_is_that_of_the_samples_before_the_fixed_start():
     assert tables.start_place == start.START
 
 
-@pytest.mark.parametrize("history", [1, 15])
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("history", [15, 1])
 def test_observations_are_the_last_samples(history):
     made = engine(8, history=history)
     found = step_all(made, np.random.default_rng(1).integers(0, 30, (8, 20)).astype(np.int32))
@@ -198,6 +201,7 @@ def test_bursts_are_as_large_as_published(plant):
     assert np.sqrt(2 * covariance(within, 10)) == pytest.approx(0.75, abs=0.05)
 
 
+@pytest.mark.long
 def test_the_line_follows_the_periodic_disturbance():
     seen, wave = [], []
     made = engine(200, history=1, action="continuous", seed=2)
