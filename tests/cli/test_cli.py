@@ -289,6 +289,7 @@ def test_hydra_says_where_the_config_comes_from(tmp_path):
     assert "pkg://warprun.conf" in done.stdout
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize(
     ("line", "offered"),
     [("warprun env=pend", "env=pendulum"), ("warprun train env=pend", "env=pendulum"), ("warprun agent.gam", "agent.gamma=")],

@@ -80,6 +80,7 @@ def test_every_group_has_what_its_network_needs() -> None:
     assert other.batch_size == 32 and group_config(other, "a").batch_size == 64
 
 
+@pytest.mark.long
 def test_the_run_says_them_and_writes_them_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["n_envs=4", "total_steps=1200", "agent.network.hidden=[4]", "agent.network.units=[4]", "agent.replay.sequence=4"]
     folder = tmp_path / "run"

@@ -225,6 +225,7 @@ def test_groups_masks_and_normalisation() -> None:
     assert agent.update(taken, 0.0)["loss/producers/grad_norm"].isfinite()
 
 
+@pytest.mark.long
 def test_real_actions() -> None:
     environment = import_environment("warprun.envs.pendulum", {"velocity": False})[0]
     environment = replace(environment, time_limit=7)
