@@ -108,6 +108,7 @@ def test_actions_are_those_that_the_environment_gets(tmp_path: Path) -> None:
     assert 1.9 < np.abs(torque).max() <= 2.0
 
 
+@pytest.mark.long
 def test_randomized_parameters_are_those_of_the_episode(tmp_path: Path) -> None:
     play_random(
         "env=pendulum", "env.randomize.gravity=[5,20]", "env.time_limit=20", episodes=3, records=(tmp_path / "a.csv", tmp_path / "a.npz")
@@ -189,6 +190,7 @@ def test_random_numbers_are_uniform_within_their_bounds() -> None:
     assert stats.kstest(free, stats.norm.cdf).pvalue > 1e-3
 
 
+@pytest.mark.long
 def test_an_episode_without_an_end_is_cut(tmp_path: Path) -> None:
     (episode,) = play_random(
         "env=cartpole", "env.name=crane", "env.module=tests.environments.crane", "eval.max_steps=7", records=(tmp_path / "a.npz",)
