@@ -325,6 +325,7 @@ def reserved(shape: Any, *, dtype: torch.dtype = torch.float32, device: Any = No
     return torch.frombuffer(pages, dtype=dtype, count=size // dtype.itemsize).view(shape)
 
 
+@pytest.mark.long
 def test_rows_beyond_2_31_numbers_are_those_of_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last environments of a large run, alone, on CPU: the only ones whose memory is taken."""
     environment, horizon, last = import_environment("warprun.envs.cartpole", {})[0], 70, 8
