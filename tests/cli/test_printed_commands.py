@@ -78,6 +78,7 @@ def test_a_run(folder: str, printed: Printed) -> None:
     assert Path("report/report.html").is_file()
 
 
+@pytest.mark.by_default(0)
 def test_a_run_that_is_interrupted(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as stopped:
         stopped.setattr(runs, "is_stopped", lambda: True)

@@ -64,6 +64,7 @@ def test_the_goal_is_seen_in_the_first_observation_only() -> None:
         assert seen[NORTH] == seen[SOUTH]
 
 
+@pytest.mark.long
 def test_the_engine_walks_to_the_goal() -> None:
     """Episodes with the right actions end after length + 1 steps with reward 4; both goals are drawn."""
     environment, _ = import_environment("warprun.envs.t_maze", {"length": 3})

@@ -24,7 +24,7 @@ COMPILED = ("kernels/lane_", "kernels/flow.py")
 """Files that have no part in kernels that Python interprets."""
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("seed", CUT[1:] + SHORT)
 def test_a_short_program(seed, tmp_path):
     assert not list(playing.differences(seed, tmp_path))

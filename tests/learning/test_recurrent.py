@@ -313,7 +313,7 @@ def right_turns(agent: Any, engine: KernelEngine, rollouts: int) -> float:
     return right / ended
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_solves_a_maze(kind: str) -> None:
     assert share_of_right_turns(NetworkConfig(type=kind, hidden=[], units=[16]), 60) > 0.95

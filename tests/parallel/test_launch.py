@@ -226,7 +226,7 @@ def test_a_mistake_is_one_line(ranks: int, arguments: list[str], said: str, tmp_
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

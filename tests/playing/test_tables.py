@@ -139,7 +139,7 @@ def test_a_record_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 PINBALL = ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"]
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize(("fused", "greedy"), [("false", True), ("false", False), pytest.param("true", True, marks=pytest.mark.slow)])
 def test_episodes_are_those_of_an_evaluation(tmp_path: Path, fused: str, greedy: bool) -> None:
     """Exactly if the networks run in torch in both, else up to the rounding of sums."""

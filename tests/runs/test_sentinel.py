@@ -111,6 +111,7 @@ def test_a_planted_fault_ends_the_run(home, capsys, case):
     assert loaded.env_steps == last_good or "evaluation" in case
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("agent", ["ppo", "a2c"])
 @pytest.mark.parametrize("fused", [True, False])
 def test_networks_that_are_lost_end_the_run(home, capsys, agent, fused):
