@@ -61,7 +61,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.by_default(2)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mistake):
     (tmp_path / "full").mkdir()

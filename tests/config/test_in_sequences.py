@@ -23,6 +23,7 @@ def units(config: Config) -> list[float]:
     return [getattr(config.agent, name) for name in IN_SEQUENCES]
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("agent", ["env=cartpole agent=dqn", "env=pendulum agent=ddpg", "env=pendulum agent=td3", "env=pendulum agent=sac"])
 def test_a_batch_is_of_sequences_and_updates_are_few(agent: str) -> None:
     """The tuned settings are for networks without memory, so their numbers do not count."""

@@ -133,6 +133,7 @@ def test_the_last_checkpoint_is_looked_at(home, capsys):
     assert not list((home / "run").glob("*/*.ckpt"))
 
 
+@pytest.mark.long
 def test_environments_can_be_replaced_instead(home, capsys):
     planted = [*flawed("observation nan", 5, 10), "env.params.again=true", "env.on_nan=reset"]
     result = train(compose([*planted, "agent=ppo", *ON_POLICY, *SMALL, "run_dir=run"]))
