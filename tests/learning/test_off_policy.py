@@ -281,6 +281,7 @@ def test_epsilon_greedy_takes_every_action_as_often_as_it_should() -> None:
     assert counts.tolist() == pytest.approx([0.1, 0.7, 0.1, 0.1], abs=0.01)
 
 
+@pytest.mark.long
 def test_white_noise_is_normal_and_stays_within_bounds() -> None:
     action = explore(Box(1, -1.0, 1.0), (0.0, 0.2, 1.0), [0.1], 20)[..., 0]
     assert action.mean().item() == pytest.approx(0.1, abs=0.01)
@@ -289,6 +290,7 @@ def test_white_noise_is_normal_and_stays_within_bounds() -> None:
     assert explore(Box(1, -1.0, 1.0), (0.0, 5.0, 1.0), [0.1], 20).abs().max() == 1.0
 
 
+@pytest.mark.long
 def test_ou_noise_drifts_and_begins_anew_with_the_episode() -> None:
     noise = explore(Box(1, -1.0, 1.0), (0.0, 0.05, 0.1), [0.0], 24, time_limit=8)[..., 0]
     spread = noise.std(1)

@@ -130,6 +130,7 @@ def test_choices_are_counted_as_the_environment_counts_them(tmp_path: Path, mult
     np.testing.assert_array_equal(np.reshape([given for given in counted.drawn if given is not None], actions.shape), actions)
 
 
+@pytest.mark.long
 def test_randomized_parameters_are_those_of_the_episode(tmp_path: Path) -> None:
     play_random(
         "env=pendulum", "env.randomize.gravity=[5,20]", "env.time_limit=20", episodes=3, records=(tmp_path / "a.csv", tmp_path / "a.npz")
@@ -160,7 +161,7 @@ def test_a_record_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 PINBALL = ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"]
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize(("fused", "greedy"), [("false", True), ("false", False), pytest.param("true", True, marks=pytest.mark.slow)])
 def test_episodes_are_those_of_an_evaluation(tmp_path: Path, fused: str, greedy: bool) -> None:
     """Exactly if the networks run in torch in both, else up to the rounding of sums."""
@@ -231,6 +232,7 @@ def test_a_fault_ends_an_episode_as_it_ends_that_of_a_run(tmp_path: Path, kind: 
         play_random("env=cartpole", *FAULTY[kind])
 
 
+@pytest.mark.long
 def test_an_episode_without_an_end_is_cut(tmp_path: Path) -> None:
     (episode,) = play_random(
         "env=cartpole", "env.name=crane", "env.module=tests.environments.crane", "eval.max_steps=7", records=(tmp_path / "a.npz",)

@@ -112,15 +112,19 @@ def test_choices_are_counted_as_the_environment_counts_them(trained: Trained, tm
     np.testing.assert_array_equal(drawn["producers"], before.act(obs, masks, greedy=False, rng=0)["producers"] + 10)
 
 
-def test_the_policy_output_is_that_of_the_network(trained: Trained, tmp_path: Path) -> None:
-    policy = warprun.load(trained("ppo market"))
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("name", ["ppo pendulum", "ppo market"])
+def test_the_policy_output_is_that_of_the_network(trained: Trained, tmp_path: Path, name: str) -> None:
+    policy = warprun.load(trained(name))
     export(policy, tmp_path / "policy.onnx")
     obs, masks = observations(policy)
-    inputs = {f"{group}_obs": array for group, array in obs.items()} | {f"{group}_mask": array for group, array in masks.items()}
+    prefix = {group: f"{group}_" if len(policy.groups) > 1 else "" for group in policy.groups}
+    inputs = {f"{prefix[group]}obs": array for group, array in obs.items()}
+    inputs |= {f"{prefix[group]}mask": array for group, array in masks.items()}
     outputs = by_onnx(tmp_path / "policy.onnx", inputs)
     for group, module in policy.modules.items():
         expected = module.policy_output(torch.from_numpy(obs[group])).numpy()
-        np.testing.assert_allclose(outputs[f"{group}_policy_output"], expected, rtol=1e-4, atol=CLOSE)
+        np.testing.assert_allclose(outputs[f"{prefix[group]}policy_output"], expected, rtol=1e-4, atol=CLOSE)
 
 
 def test_the_verb(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

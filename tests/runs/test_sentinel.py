@@ -113,6 +113,7 @@ def test_a_planted_fault_ends_the_run(home, capsys, case):
     assert loaded.env_steps == last_good or "evaluation" in case
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("agent", ["ppo", "a2c"])
 @pytest.mark.parametrize("fused", [True, False])
 def test_networks_that_are_lost_end_the_run(home, capsys, agent, fused):
@@ -134,6 +135,7 @@ def test_the_last_checkpoint_is_looked_at(home, capsys):
     assert not list((home / "run").glob("*/*.ckpt"))
 
 
+@pytest.mark.long
 def test_environments_can_be_replaced_instead(home, capsys):
     planted = [*flawed("observation nan", 5, 10), "env.params.again=true", "env.on_nan=reset"]
     result = train(compose([*planted, "agent=ppo", *ON_POLICY, *SMALL, "run_dir=run"]))

@@ -30,7 +30,7 @@ def simulated(request, tmp_path_factory):
     )
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("name", few(FUSED_CASES, "cartpole tanh", "crane_exploring relu", "mountain_car_continuous tanh"))
 def test_a_fused_rollout_is_the_stepwise_one(simulated, name):
     assert simulated[name]["episodes"][0] > 0

@@ -64,6 +64,10 @@ class Driver:
         return 0
 
 
+READY = {stage: getattr(driver, stage) for stage in ("_torch", "_numba", "_link", "_launch")}
+"""What makes a GPU ready, and finds what is wrong with it."""
+
+
 def good() -> None:
     pass
 
@@ -82,7 +86,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(driver, "_driver", lambda: Driver())
     monkeypatch.setattr(driver, "version", lambda package: "2.13.0")
     monkeypatch.setattr(driver.importlib.util, "find_spec", lambda name: object())
-    for stage in ("_torch", "_numba", "_link", "_launch"):
+    for stage in READY:
         monkeypatch.setattr(driver, stage, good)
     device.cuda_problem.cache_clear()
     yield
@@ -346,9 +350,12 @@ def test_errors_of_others_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
         launch.on("step", (3, 32), None)  # type: ignore[arg-type]
 
 
-def test_small_launches_make_no_noise() -> None:
-    if cuda_launch.SIMULATED:
-        pytest.skip("the simulator does not warn")
+@pytest.mark.ptx
+def test_small_launches_make_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba import cuda
     from numba.cuda.core import config
 
+    monkeypatch.setattr(config, "CUDA_LOW_OCCUPANCY_WARNINGS", 1)
+    monkeypatch.setattr(cuda, "current_context", good)
+    READY["_numba"]()
     assert config.CUDA_LOW_OCCUPANCY_WARNINGS == 0

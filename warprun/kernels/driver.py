@@ -344,7 +344,10 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 def _numba() -> None:
     from numba import cuda
+    from numba.cuda.core import config
 
+    # Numba warns of every launch of fewer than 128 blocks, and an environment may need no more.
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
     cuda.current_context()
 
 
