@@ -1,4 +1,4 @@
-"""The tables of what scripts/gpu_check.py has measured on GPUs: of a report, of docs/gpu.md, docs/performance.md and README.md.
+"""The tables of what scripts/gpu_check.py has measured on GPUs: of a report, of docs/gpu.md and of README.md.
 
 A raw file is a report of gpu_check, kept as docs/benchmarks/gpu_CARD.json by `python scripts/reproduce.py --gpu gpu_report.json`."""
 
@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from common import DOCS, table
-from evidence import LEAST, Interval, interval
+from evidence import Interval, interval
 
 Report = dict[str, Any]
 PAGE = DOCS / "gpu.md"
 FOLDER = DOCS / "benchmarks"
 KINDS = ("simulation", "rollout", "training")
-HEADLINES = (1_000, 2_000, 10_000, 1_000_000)
-"""Environments of the table in docs/performance.md."""
 LARGEST = 3
 """Kernels of an iteration with a line of their own."""
 
@@ -142,22 +140,13 @@ def titled(report: Report, text: str) -> str:
 def rounds(report: Report, work: str, n_envs: int) -> Interval | None:
     """Return the interval of training over rounds, million steps/s; None unless there are enough of them."""
     own = [row for row in found(report, "bench") if (row["work"], row["n_envs"]) == (work, n_envs)]
-    values = [rate / 1e6 for row in own for rate in row.get("training_rounds", ())]
-    return interval(values) if len(values) >= LEAST else None
+    return interval([rate / 1e6 for row in own for rate in row.get("training_rounds", ())])
 
 
 def rate(report: Report, work: str, n_envs: int) -> float | None:
     """Return the median rate of training, million steps/s."""
     own = (row for row in found(report, "bench") if (row["work"], row["n_envs"]) == (work, n_envs))
     return next((row["training_steps_per_s"] / 1e6 for row in own), None)
-
-
-def headlines(report: Report) -> str:
-    """Return the rates of training with the most usual numbers of environments, JAX beside them."""
-    rows = [row for row in found(report, "bench") if row["n_envs"] in HEADLINES]
-    return throughput(
-        rows, [row for row in found(report, "peers") if (row["work"], row["n_envs"]) in {(r["work"], r["n_envs"]) for r in rows}]
-    )
 
 
 def sentence(reports: Iterable[Report]) -> str:
@@ -183,5 +172,4 @@ def places(reports: Mapping[str, Report]) -> Iterator[tuple[Path, str, str]]:
         ("gpu counters", "ncu", lambda each: counters(found(each, "ncu"))),
     ):
         yield PAGE, mark, "".join(titled(each, write(each)) for each in every if found(each, part))
-    yield DOCS / "performance.md", "gpu headlines", "".join(titled(each, headlines(each)) for each in every)
     yield PAGE, "gpu machines", "".join(f"- {about(each)}" for each in every)

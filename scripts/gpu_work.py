@@ -26,7 +26,6 @@ from common import Training
 from torch.profiler import ProfilerActivity, profile
 
 from warprun.config.compose import compose
-from warprun.config.memory_estimate import estimate
 from warprun.config.schema import Config
 from warprun.errors import UserError
 from warprun.runs import bench as measuring
@@ -86,8 +85,7 @@ def profiled(config: Config, overrides: Sequence[str]) -> Row:
     ]
     memory = {"bytes": torch.cuda.max_memory_allocated()} if cuda else {}
     told = {"steps": training.steps, "us": round(1e6 * alone, 1), "training_steps_per_s": training.steps / alone}
-    estimated = str(estimate(training.config, training.setup.environment, cuda))
-    return told | memory | {"estimated": estimated, "plan": str(training.setup.plan), "kernels": kernels[:SHOWN]}
+    return told | memory | {"plan": str(training.setup.plan), "kernels": kernels[:SHOWN]}
 
 
 def short(name: str) -> str:
@@ -101,19 +99,21 @@ def short(name: str) -> str:
 def sizes_in_time(
     until: float, rate: float, sizes: Sequence[int], overrides: Sequence[str], iterations: int, find: Callable[[Config], Row]
 ) -> Iterator[Row]:
-    """Yield what is found with each size, as long as the next one ends in time by the rate of the former."""
+    """Yield what is found with each size, as long as the next one ends in time by the rate and the time of the former."""
+    spent = 0.0
     for n_envs in sizes:
         try:
             config = compose([*overrides, f"n_envs={n_envs}"])
         except UserError as error:  # such as too little memory
             yield {"cut": f"{n_envs:,} environments and more: {error}"}
             return
-        needs = iterations * n_envs * config.agent.horizon / rate if rate else 0.0
+        needs = spent + (iterations * n_envs * config.agent.horizon / rate if rate else 0.0)
         if time.time() + needs > until:
             yield {"cut": f"{n_envs:,} environments and more: about {needs:.0f} s, which are not left"}
             return
+        began = time.time()
         row = find(config)
-        rate = row["training_steps_per_s"]
+        rate, spent = row["training_steps_per_s"], time.time() - began
         yield {"n_envs": n_envs} | row
 
 

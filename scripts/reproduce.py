@@ -257,18 +257,6 @@ def differences() -> list[str]:
     return found
 
 
-def write() -> None:
-    """Put all tables into their pages, and draw the figures."""
-    for page, mark, text in places(raw()):
-        page.write_text(replaced(page.read_text(), mark, text))
-    if len(times_to_bar(raw(), "acrobot")) == len(SIZES):
-        draw(raw())
-    if sleeping := sleeping_ranks(raw()):
-        from exarl import page as exarl_page
-
-        exarl_page.draw(sleeping)
-
-
 def main() -> None:
     """Measure, write or check."""
     every = list(MEASUREMENTS)
@@ -280,7 +268,14 @@ def main() -> None:
     elif chosen.write or chosen.gpu:
         if chosen.gpu:
             gpu_tables.keep(Path(chosen.gpu))
-        write()
+        for page, mark, text in places(raw()):
+            page.write_text(replaced(page.read_text(), mark, text))
+        if len(times_to_bar(raw(), "acrobot")) == len(SIZES):
+            draw(raw())
+        if sleeping := sleeping_ranks(raw()):
+            from exarl import page as exarl_page
+
+            exarl_page.draw(sleeping)
     elif chosen.check:
         wrong = differences()
         for line in wrong:

@@ -201,17 +201,23 @@ def test_only_reports_of_a_card_are_kept(content: str, tmp_path: Path, capsys: p
 # The worker -----------------------------------------------------------------------------------------------------------
 
 
-def test_sizes_that_would_not_end_in_time_do_not_begin() -> None:
-    asked = []
+@pytest.mark.parametrize(
+    ("takes", "sizes"),
+    [(0.0, [10, 100, None]), (50.0, [10, None])],
+    ids=["by the rate: 25 iterations of 1,600 steps take 40 s, of 16,000 they take 400", "by the time of the one before"],
+)
+def test_sizes_that_would_not_end_in_time_do_not_begin(takes: float, sizes: list[int | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(WORK, "time", SimpleNamespace(time=lambda: now[0]))
 
     def find(config: Any) -> dict[str, Any]:
-        asked.append(config.n_envs)
+        now[0] += takes
         return {"training_steps_per_s": 1000.0}
 
     given = ["env=cartpole", "agent=a2c", "agent.horizon=16", "device=cpu", "agent.staggered=false"]
-    rows = list(WORK.sizes_in_time(time.time() + 60, 0.0, (10, 100, 1000), given, 25, find))
-    assert asked == [10, 100]  # 25 iterations of 1,600 steps take 40 s, of 16,000 they take 400
-    assert [row.get("n_envs") for row in rows] == [10, 100, None] and "about 400 s" in rows[-1]["cut"]
+    rows = list(WORK.sizes_in_time(60.0, 0.0, (10, 100, 1000), given, 25, find))
+    assert [row.get("n_envs") for row in rows] == sizes
+    assert "which are not left" in rows[-1]["cut"]
 
 
 def test_kernels_have_readable_names() -> None:
