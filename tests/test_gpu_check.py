@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -218,6 +219,18 @@ def test_sizes_that_would_not_end_in_time_do_not_begin(takes: float, sizes: list
     rows = list(WORK.sizes_in_time(60.0, 0.0, (10, 100, 1000), given, 25, find))
     assert [row.get("n_envs") for row in rows] == sizes
     assert "which are not left" in rows[-1]["cut"]
+
+
+def test_the_round_that_compiles_is_not_the_rate_to_expect(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bench(configs: Any, threads: Any) -> list[Any]:
+        rates = [2.0, 1000.0, 1000.0, 1000.0, 1000.0][: WORK.measuring.ROUNDS]
+        return [WORK.measuring.Measurement(64, 1, "fused", None, 1.0, median(rates), tuple(rates), 0.5, 1, 1, None)]
+
+    monkeypatch.setattr(WORK.measuring, "bench", bench)
+    monkeypatch.setattr(WORK.measuring, "SECONDS", 0.3)
+    monkeypatch.setattr(WORK.measuring, "ROUNDS", 5)
+    config = WORK.compose(["env=cartpole", "agent=a2c", "n_envs=64", "device=cpu"])
+    assert WORK.compiled(config) == {"training_steps_per_s": 1000.0}
 
 
 def test_kernels_have_readable_names() -> None:
