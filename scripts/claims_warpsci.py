@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
+import gpu_tables
 import numpy as np
 from evidence import (
     CAMPAIGN,
@@ -36,7 +37,11 @@ LATTICE = np.array([20, 18, 0])
 NEAR = 1
 """Cells in each direction within which transition states are the same."""
 A100 = "one NVIDIA A100"
-THROUGHPUT = CAMPAIGN.format("throughput") + "six rounds, two threads"
+ON_A_GPU = "; `python scripts/gpu_check.py bench`: five rounds on one GPU"
+THROUGHPUT = CAMPAIGN.format("throughput") + "six rounds, two threads" + ON_A_GPU
+FEW_ROUNDS = " (three rounds)"
+GROWING = (10, 100, 1000, 10_000)
+"""Environments of figure 2a."""
 CURVES = CAMPAIGN.format("warpsci_2bc") + "A2C, 10 to 10,000 environments, 4 s of training, eight seeds"
 COVID = CAMPAIGN.format("covid_speed") + "six rounds"
 COVID_RUNS = STUDY.format("covid --only published") + "54,000 steps, a tenth; five seeds"
@@ -45,25 +50,42 @@ SHARE = "of 600 million published steps (1.2 million episodes of up to 500 steps
 CONVERGENCE = STUDY.format("catalysis_envs") + f"the published settings, 12 million steps, 2 % {SHARE}; five seeds, equal environment steps"
 
 
-def rate(name: str, unit: str, *keys: str) -> Callable[[Raw], Found]:
-    """Return the answer of a rate of one A100: the rate here stands beside it and decides nothing."""
+def rate(published: float, work: str, n_envs: int, name: str, *keys: str) -> Callable[[Raw], Found]:
+    """Return the answer of a rate of one A100, million steps/s: that of two cores decides nothing, enough rounds on another GPU do."""
 
     def answer(raw: Raw) -> Found:
-        found = of_rounds(raw, name, *keys)
-        shown = found.scaled(1e-6 if name == "covid_speed" else 1.0).text(".4g") if found else ""
-        return Found(f"{shown} {unit}" if shown else "–", UNTESTABLE)
+        found, decided = of_rounds(raw, name, *keys), UNTESTABLE
+        cells = [f"{found.scaled(1e-6 if name == 'covid_speed' else 1.0).text('.4g')} million steps/s, two cores"] if found else []
+        for card, report in raw.get("gpu", {}).items():
+            if (median := gpu_tables.rate(report, work, n_envs)) is None:
+                continue
+            own = gpu_tables.rounds(report, work, n_envs)
+            cells.append(f"{own.text('.4g') if own else f'{median:.4g}'} million steps/s, {card}{'' if own else FEW_ROUNDS}")
+            decided = IN_KIND if own and own.low > published else NOT_YET if decided == UNTESTABLE and not own else decided
+        return Found("; ".join(cells) or "–", decided)
 
     return answer
 
 
 def growth(raw: Raw) -> Found:
-    """Return how throughput grows from 10 to 10,000 environments."""
-    cells = []
-    for env in ("cartpole", "acrobot"):
+    """Return how throughput grows from 10 to 10,000 environments: on two cores from end to end, on a GPU each number beside the next."""
+    cells, verdicts = [], []
+    for env, work in (("cartpole", "A2C 64-64"), ("acrobot", "Acrobot, A2C 64-64")):
         keys = [(f"{env} a2c {size}", "training") for size in (10_000, 10)]
         found = ratios(raw, "throughput", *keys)
-        cells += [f"{env} {found.text('.2f')} x"] if found else []
-    return Found("; ".join(cells) or "–", UNTESTABLE)
+        cells += [f"{env} {found.text('.2f')} x on two cores"] if found else []
+        for card, report in raw.get("gpu", {}).items():
+            medians = {size: gpu_tables.rate(report, work, size) for size in GROWING}
+            known = [f"{size:,}: {median:.3g}" for size, median in medians.items() if median]
+            if len(known) < len(GROWING):
+                continue
+            own = [each for size in GROWING if (each := gpu_tables.rounds(report, work, size))]
+            shown = "; ".join(known)
+            cells.append(f"{env}, {card}: {shown} million steps/s{'' if len(own) == len(GROWING) else FEW_ROUNDS}")
+            grows = len(own) == len(GROWING) and all(fewer.high < more.low for fewer, more in pairwise(own))
+            verdicts.append(verdict(grows, False) if len(own) == len(GROWING) else NOT_YET)
+    best = next((each for each in (IN_KIND, UNDECIDED, NOT_YET) if each in verdicts), UNTESTABLE)
+    return Found("; ".join(cells) or "–", best)
 
 
 def times_to_bar(raw: Raw, env: str) -> dict[int, Interval]:
@@ -183,7 +205,7 @@ CLAIMS = (
         "WarpSci, 8.6 M",
         f"CartPole: 8.6 million steps/s with 10,000 environments and training ({A100})",
         THROUGHPUT,
-        rate("throughput", "million steps/s, two cores", "cartpole a2c 10000", "training"),
+        rate(8.6, "A2C 64-64", 10_000, "throughput", "cartpole a2c 10000", "training"),
     ),
     Claim("WarpSci, figure 2b", f"CartPole: more environments reach a return sooner ({A100})", CURVES, sooner("cartpole")),
     Claim("WarpSci, figure 2c", f"Acrobot: more environments reach a return sooner ({A100})", CURVES, sooner("acrobot")),
@@ -196,8 +218,8 @@ CLAIMS = (
     Claim(
         "WarpSci, 0.12 M",
         f"COVID-19 economy: 0.12 million steps/s with 1,000 environments and training ({A100})",
-        COVID,
-        rate("covid_speed", "million steps/s, two cores", "training 1000, two threads"),
+        COVID + ON_A_GPU,
+        rate(0.12, "COVID-19, PPO", 1_000, "covid_speed", "training 1000, two threads"),
     ),
     Claim(
         "WarpSci, 24 x and 30 x",
@@ -221,7 +243,7 @@ CLAIMS = (
         "WarpSci, 0.95 M",
         f"catalysis: 0.95 million steps/s with 2,000 environments and training ({A100})",
         THROUGHPUT,
-        rate("throughput", "million steps/s, two cores", "catalysis a2c 2000", "training"),
+        rate(0.95, "catalysis, A2C", 2_000, "throughput", "catalysis a2c 2000", "training"),
     ),
     Claim("WarpSci, elastic band", "catalysis: learned paths lie below those of the nudged elastic band", PATHS, below_the_band),
     Claim(

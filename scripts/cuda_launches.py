@@ -17,6 +17,7 @@ import torch.fx.experimental._config
 from numba import typeof
 from numba.core import types
 from numba.np.numpy_support import from_dtype
+from torch.utils._pytree import tree_leaves
 
 from warprun.config import memory_estimate as estimates
 from warprun.config.compose import compose
@@ -61,7 +62,7 @@ class Launch(NamedTuple):
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Yield the arrays among the arguments."""
-        yield from tensors_in(self.arguments)
+        yield from (leaf for leaf in tree_leaves(self.arguments) if isinstance(leaf, torch.Tensor))
 
 
 @dataclass(frozen=True)
@@ -80,15 +81,6 @@ class Recorded(Device):
 
 
 GPU = Recorded("cuda", "recorded")
-
-
-def tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a value, in tuples, too."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from tensors_in(part)
 
 
 def of_learner(launch: Launch) -> bool:

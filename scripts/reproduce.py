@@ -2,6 +2,7 @@
 
     python scripts/reproduce.py [--only NAME ...] [--wait MINUTES] [--minutes M] [--again] [--list]
     python scripts/reproduce.py --write
+    python scripts/reproduce.py --gpu gpu_report.json
     python scripts/reproduce.py --check
 
 A measurement has parts, such as a run with one seed or a round in which all candidates take turns. Each part is kept in
@@ -10,8 +11,8 @@ goes on after an interruption; with --minutes no part starts after that time. Be
 fall below 0.3 within --wait minutes. A part beside which other processes used more than a tenth of a core is repeated,
 three times at most, and then kept as not quiet: the page does not count it. --list prints the parts and expected times.
 
---write puts the tables into their pages. --check recomputes them, prints what differs, and exits with code 1 if
-something does.
+--write puts the tables into their pages. --gpu keeps a report of scripts/gpu_check.py as docs/benchmarks/gpu_CARD.json, and then writes
+them, too. --check recomputes them, prints what differs, and exits with code 1 if something does.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import claims
+import gpu_tables
 import gray_scott_results
 import kuramoto_sivashinsky_results
 import mixed_equilibrium
@@ -178,7 +180,7 @@ def raw() -> Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
     files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "testbed_tune", "population", "peers")}
-    return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()}
+    return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()} | {"gpu": gpu_tables.kept()}
 
 
 FIGURE = DOCS / "figures" / "warpsci_2bc.png"
@@ -220,7 +222,7 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
     for each in claims.SPEEDS:
         yield *each.place, each.table(kept)
-    yield DOCS.parent / "README.md", "speeds", claims.first_sentence(kept)
+    yield DOCS.parent / "README.md", "speeds", claims.first_sentence(kept) + gpu_tables.sentence(kept["gpu"].values())
     yield DOCS / "performance.md", "c program", claims.limit_sentence(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
     if sleeping := sleeping_ranks(kept):
@@ -228,6 +230,7 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
 
         yield page.PAGE, "exarl model", page.validation(sleeping)
     yield from scale.places()
+    yield from gpu_tables.places(kept["gpu"])
     yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
     yield from peer_tables.of_pages(kept["peers"])
     yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
@@ -258,11 +261,13 @@ def main() -> None:
     """Measure, write or check."""
     every = list(MEASUREMENTS)
     flags = {"again": False, "list": False, "write": False, "check": False}
-    chosen = settings(__doc__, choices={"only": every}, only=every, wait=10.0, minutes=1e9, **flags)
+    chosen = settings(__doc__, choices={"only": every}, only=every, wait=10.0, minutes=1e9, gpu="", **flags)
     if chosen.list:
         for name in chosen.only:
             print(f"{name}: {len(MEASUREMENTS[name].parts())} parts, about {MEASUREMENTS[name].minutes} minutes")
-    elif chosen.write:
+    elif chosen.write or chosen.gpu:
+        if chosen.gpu:
+            gpu_tables.keep(Path(chosen.gpu))
         for page, mark, text in places(raw()):
             page.write_text(replaced(page.read_text(), mark, text))
         if len(times_to_bar(raw(), "acrobot")) == len(SIZES):

@@ -218,7 +218,7 @@ def test_the_evidence_of_the_hazards_of_gpus_exists():
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
-LOADABLE = ("gpu_check", "gpu_profile", "heat_equation_results")
+LOADABLE = ("gpu_check", "gpu_work", "heat_equation_results")
 LOADABLE += ("gray_scott_results", "kuramoto_sivashinsky_results", "one_run", "reproduce", "results")
 """Scripts that import no package beyond those of warprun and of its tests."""
 

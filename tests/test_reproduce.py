@@ -213,3 +213,41 @@ def test_kept_runs_are_added_one_by_one(tmp_path, monkeypatch):
     kept = json.loads(results.KEPT.read_text())
     assert kept["study"]["case"] == {"0": {"curve/x": [[1, 2], [0.5, 1.5]], "overrides": "a=[32]"}, "1": {"state": "solved"}}
     assert "[0.5, 1.5]" in results.KEPT.read_text() and "other" in kept
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+
+def card(rates, rounds=5):
+    """Return raw numbers of a card: environments -> million steps/s of A2C in each round, all alike."""
+    rows = [{"work": "A2C 64-64", "n_envs": size, "training_steps_per_s": 1e6 * rate} for size, rate in rates.items()]
+    rows = [row | ({"training_rounds": rounds * [row["training_steps_per_s"]]} if rounds else {}) for row in rows]
+    return {"reproduce": {}, "results": {}, "gpu": {"a card": {"parts": {"bench": {"found": rows}}}}}
+
+
+@pytest.mark.parametrize(
+    ("rate", "rounds", "verdict"),
+    [
+        (9.0, 5, evidence.IN_KIND),
+        (9.0, 4, evidence.NOT_YET),
+        (9.0, 0, evidence.NOT_YET),
+        (8.0, 5, evidence.UNTESTABLE),  # another card contradicts nothing
+    ],
+)
+def test_the_rate_of_another_card_shows_a_claim_in_kind_by_enough_rounds(rate, rounds, verdict):
+    answer = claims_warpsci.rate(8.6, "A2C 64-64", 10_000, "throughput", "x")(card({10_000: rate}, rounds))
+    assert answer.verdict == verdict and f"{rate:g}" in answer.number
+
+
+@pytest.mark.parametrize(
+    ("rates", "rounds", "verdict"),
+    [
+        ((1.0, 5.0, 40.0, 200.0), 5, evidence.IN_KIND),
+        ((1.0, 5.0, 40.0, 200.0), 0, evidence.NOT_YET),
+        ((1.0, 5.0, 40.0, 39.0), 5, evidence.UNDECIDED),
+        ((1.0, 5.0, 40.0), 5, evidence.UNTESTABLE),
+    ],
+)
+def test_throughput_grows_on_a_card_if_every_interval_is_above_the_one_before(rates, rounds, verdict):
+    found = card(dict(zip(claims_warpsci.GROWING, rates, strict=False)), rounds)
+    assert claims_warpsci.growth(found).verdict == verdict

@@ -1,7 +1,6 @@
 """gymnax with A2C and PPO written for speed in JAX, a whole iteration in one compiled program; and rejax on gymnax.
 
 python scripts/bench/peer_jax.py solve CACHE   # train with rejax until CartPole is solved
-python scripts/bench/peer_jax.py gpu           # throughput of rejax's learner on a GPU, a part of scripts/gpu_check.sh
 """
 
 from __future__ import annotations
@@ -328,19 +327,5 @@ def solve(cache: str) -> None:
     sys.exit(f"not solved: greedy return {result:.1f}")
 
 
-def gpu() -> None:
-    """Print a table of rejax's throughput on a GPU in Markdown, or a line that says what is missing."""
-    if jax.default_backend() != "gpu":
-        print(f"JAX {jax.__version__} finds no GPU: pip install 'jax[cuda12]' or 'jax[cuda13]'")
-        return
-    print("| work | environments | env steps/s |\n|---|---|---|")
-    for name in ("a2c-64", "a2c-32"):
-        for n_envs in (1_000, 10_000, 100_000):
-            iterate, _ = prepare_rejax(spec.WORKS[name], "rbg", n_envs, 1)
-            iterate()
-            found = spec.rate(iterate, 2.0)
-            print(f"| rejax, {spec.WORKS[name].label} | {n_envs:,} | {found['steps'] / found['wall_s']:,.0f} |")
-
-
 if __name__ == "__main__":
-    solve(sys.argv[2]) if sys.argv[1] == "solve" else gpu()
+    solve(sys.argv[2])

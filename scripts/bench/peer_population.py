@@ -41,10 +41,10 @@ def keys(agents: int, seed: int) -> jax.Array:
     return jax.random.split(jax.random.key(seed), agents)
 
 
-def best(first: First, step: Step, agents: int) -> tuple[Iterate, str]:
+def best(first: First, step: Step, agents: int, widths: tuple[int, ...] = WIDTHS) -> tuple[Iterate, str]:
     """Return an iteration of every agent, in calls of the width that is fastest, and the rates of all widths."""
     runs, rates, compiled_s, make_states = {}, {}, {}, mapped(first)
-    for width in [width for width in sorted({*WIDTHS, agents}) if agents % width == 0]:
+    for width in [width for width in sorted({*widths, agents}) if agents % width == 0]:
         start = time.perf_counter()
         states = jax.block_until_ready(make_states(keys(width, 0)))
         run = runs[width] = mapped(step, donate_argnums=0).lower(states).compile()
@@ -66,10 +66,10 @@ def best(first: First, step: Step, agents: int) -> tuple[Iterate, str]:
     return iterate, f"vmap over {chosen} agents, compiled in {compiled_s[chosen]:.1f} s; M steps/s by agents: {told}"
 
 
-def prepare(work: Work, variant: str, agents: int, threads: int) -> tuple[Iterate, str]:
+def prepare(work: Work, variant: str, agents: int, threads: int, widths: tuple[int, ...] = WIDTHS) -> tuple[Iterate, str]:
     """Return an iteration of every agent by the learner of peer_jax; `variant` is the random number generator."""
     jax.config.update("jax_default_prng_impl", variant)
-    return best(lambda key: first_state(key, work, AGENT_ENVS), lambda state: iteration(state, work), agents)
+    return best(lambda key: first_state(key, work, AGENT_ENVS), lambda state: iteration(state, work), agents, widths)
 
 
 def prepare_rejax(work: Work, variant: str, agents: int, threads: int) -> tuple[Iterate, str]:

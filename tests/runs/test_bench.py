@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from warprun.config.schema import load_environment
 from warprun.errors import UserError
 from warprun.kernels import peak
 from warprun.learning.on_policy import flops_per_row
-from warprun.runs.bench import _Cell
+from warprun.runs.bench import ROUNDS, _Cell
 
 
 @pytest.mark.by_default(0)
@@ -27,6 +28,8 @@ def test_bench_writes_what_it_measures(tmp_path: Path, monkeypatch: pytest.Monke
     for m in measured:
         assert m["path"] == "fused"
         assert m["rollout_steps_per_s"] > m["training_steps_per_s"] > 0
+        assert len(m["training_rounds"]) == ROUNDS >= 5  # enough for an interval
+        assert m["training_steps_per_s"] == median(m["training_rounds"])
         assert 0 < m["update_share"] < 1
         assert 0 < m["limit_share"] < 1
         assert m["bytes_per_env"] > 16 * 4 * 4  # 16 observations of 4 float32

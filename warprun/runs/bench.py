@@ -26,9 +26,9 @@ from warprun.runs.build import make_agent, make_training_simulator, prepare, set
 from warprun.runs.measured import PhaseClock
 from warprun.simulation.kernel_engine import KernelEngine
 
-SECONDS = 0.5
+SECONDS = 0.3
 """Least time of one measurement."""
-ROUNDS = 3
+ROUNDS = 5
 """Measurements of each size, one of every size in turn; the median counts."""
 
 
@@ -46,6 +46,8 @@ class Measurement:
     """Environment steps in rollouts alone."""
     training_steps_per_s: float
     """Environment steps with updates."""
+    training_rounds: tuple[float, ...]
+    """The same in every round; their median is `training_steps_per_s`."""
     update_share: float
     """Share of the time of training that updates take."""
     bytes_per_env: int
@@ -153,6 +155,7 @@ class _Cell:
             statistics.median(self.simulations) if self.simulations else None,
             statistics.median(self.rollouts),
             training,
+            tuple(self.trainings),
             statistics.median(self.shares),
             simulator_bytes(config, self.setup.environment, self.setup.device.kind == "cuda", config.n_envs, config.agent.horizon)
             // config.n_envs,
