@@ -14,6 +14,7 @@ from numba import cuda
 
 from warprun.errors import UserError
 from warprun.kernels import compile as kernels
+from warprun.kernels import thrift
 from warprun.kernels.driver import gpu_error, is_refusal
 from warprun.simulation.arrays import ArrayPlan
 
@@ -30,6 +31,7 @@ MOST_THREADS = 1024
 if not SIMULATED:
     from numba.cuda.core import config
 
+    thrift.spare_cuda()
     # Numba warns of every launch of fewer than 128 blocks, and an environment may need no more.
     config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
