@@ -74,7 +74,7 @@ def linked(kernel, *types):
 
     thrift.spare_cuda()
     calls, compile_ir = [], nvvm.compile_ir
-    with compiling_for((9, 0)), pytest.MonkeyPatch.context() as patch:
+    with compiling_for(None, (9, 0)), pytest.MonkeyPatch.context() as patch:
         patch.setattr(nvvm, "compile_ir", lambda code, **options: calls.append(options) or compile_ir(code, **options))
         library = dispatcher._Kernel(kernel, types, lto=True).library
         library.get_cubin()

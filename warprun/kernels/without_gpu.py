@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 
 @contextmanager
-def compiling_for(capability: tuple[int, int], runtime: object = None) -> Iterator[None]:
+def compiling_for(runtime: object, capability: tuple[int, int]) -> Iterator[None]:
     """Let numba-cuda compile for a GPU of a compute capability, and put into its cache what a process that uses one finds there.
 
     numba-cuda asks the GPU of its process only for the capability, and loads on it what it has compiled. `runtime`: the version of the CUDA
