@@ -225,6 +225,7 @@ def counted_gpu() -> Iterator[None]:
     with ExitStack() as stack:
         replaced = [(module, "launch", launch) for module in (gradient, optimizer, returns, statistics)]
         replaced += [(module, "on_device", lambda value: value) for module in (gradient, optimizer, returns, statistics, backend)]
+        replaced += [(module, "want", lambda *_: None) for module in (gradient, optimizer, returns, statistics)]
         replaced += [(gradient, "multiprocessors", lambda device: MULTIPROCESSORS), (backend, "Launcher", Launcher)]
         replaced += [(capture, "Captured", Graph), (kernel_engine, "Captured", Graph), (kernel_engine, "Arriving", Arriving)]
         replaced += [(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))]
