@@ -27,9 +27,7 @@ from functools import lru_cache
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
-from unittest.mock import patch
 
 from common import DOCS, replace, require, settings, table
 from cuda_cards import (
@@ -106,17 +104,18 @@ def tool(name: str) -> Path:
     return Path(found)
 
 
-COMPILING = SimpleNamespace(compute_capability=(8, 0))
+COMPILING = (8, 0)
 """What Numba asks a card for while it reads a kernel; what it writes then is the same for all."""
 
 
 @lru_cache(maxsize=8)
 def library(launch: Launch) -> Any:
     """Return Numba's code library of a kernel, made as for a card."""
-    from numba.cuda import codegen, dispatcher
+    from numba.cuda import dispatcher
 
-    contexts = SimpleNamespace(get_context=lambda: SimpleNamespace(device=COMPILING))
-    with patch.object(dispatcher, "get_current_device", lambda: COMPILING), patch.object(codegen, "devices", contexts):
+    from warprun.kernels.without_gpu import compiling_for
+
+    with compiling_for(None, COMPILING):
         return dispatcher._Kernel(launch.kernel.py_func, launch.types, **launch.kernel.targetoptions).library
 
 

@@ -8,10 +8,13 @@ import numba
 import numpy as np
 import pytest
 from numba.core import errors
-from numba.core.event import trigger_event
+from numba.core.compiler_lock import global_compiler_lock
 
 from warprun import math, random
+from warprun.checking.machine_code import nvvm_problem
 from warprun.kernels import compile as kernels
+from warprun.kernels import thrift
+from warprun.kernels.without_gpu import compiling_for
 from warprun.neighbours import nearest
 
 CODE = """
@@ -46,7 +49,7 @@ def test_messages_have_no_colours() -> None:
 
 def test_collections_are_rare_while_numba_compiles() -> None:
     before = gc.get_threshold()
-    with trigger_event("numba:compile"):
+    with global_compiler_lock:
         assert gc.get_threshold()[0] >= 200_000
     assert gc.get_threshold() == before
 
@@ -55,3 +58,57 @@ def test_what_indexes_no_array_is_compiled_once_for_checks_and_for_kernels() -> 
     for function in (math.sin, random.uniform):
         assert kernels._rebuild(function, kernels._checked) is kernels.kernel_function(function)
     assert kernels._rebuild(nearest, kernels._checked) is not kernels.kernel_function(nearest)
+
+
+def test_options_of_compilers_are_as_before() -> None:
+    flags = numba.core.compiler.Flags()
+    flags.nrt = True
+    assert flags.values() == {name: getattr(flags, name) for name in flags.options}
+    assert flags == flags.copy() != numba.core.compiler.Flags()
+
+
+def linked(kernel, *types):
+    """Return the code library of a CUDA kernel after its link, and the options of every call of libnvvm for it."""
+    from numba.cuda import dispatcher
+    from numba.cuda.cudadrv import nvvm
+
+    thrift.spare_cuda()
+    calls, compile_ir = [], nvvm.compile_ir
+    with compiling_for(None, (9, 0)), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvvm, "compile_ir", lambda code, **options: calls.append(options) or compile_ir(code, **options))
+        library = dispatcher._Kernel(kernel, types, lto=True).library
+        library.get_cubin()
+    return library, calls
+
+
+needs_nvvm = pytest.mark.skipif(nvvm_problem() != "", reason=nvvm_problem())
+
+
+@needs_nvvm
+def test_libnvvm_gets_a_cuda_kernel_once_and_each_function_once() -> None:
+    from numba import cuda
+
+    @cuda.jit(device=True)
+    def twice(x):
+        return x + x
+
+    @cuda.jit(device=True)
+    def fourfold(x):
+        return twice(twice(x))
+
+    def kernel(x):
+        x[0] = fourfold(x[0]) + twice(x[1])
+
+    library, calls = linked(kernel, numba.float32[::1])
+    assert ["gen-lto" in options for options in calls] == [True]
+    assert sum("define" in code and "twice" in code.partition("define")[2].splitlines()[0] for code in library.llvm_strs) == 1
+    assert len(library.llvm_strs) == len({id(module) for module in library.modules}) < len(library.modules)
+
+
+@needs_nvvm
+def test_what_a_cuda_kernel_needs_of_numba_is_linked() -> None:
+    def kernel(x):
+        x.reshape((2, 2))[1, 1] = 0.0
+
+    library, _ = linked(kernel, numba.float32[::1])
+    assert any("reshape_funcs" in str(file) for file in library._linking_files)

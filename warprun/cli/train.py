@@ -100,14 +100,16 @@ def _asked(overrides: Sequence[str], compose: Compose = compose) -> Continued | 
 
 
 def _expect_kernels(config: Config) -> None:
-    """Let a process that will compile kernels for a new environment (`kernels.ahead`) import what it needs while this one imports torch."""
-    on_cpu = config.device == "cpu" or (config.device == "auto" and why_no_cuda() is not None)
-    alone = config.concurrency.name == "single" and (config.concurrency.threads or usable_cores()) > 1
+    """Let processes that will compile kernels for a new environment (`kernels.ahead`) import their modules while this one imports torch."""
+    on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None)
+    processes = ahead.helpers(config.concurrency.threads or usable_cores(), on_gpu)
+    alone = config.concurrency.name == "single" and config.device != "cudasim"
     learns = isinstance(config.agent, OnPolicyConfig) and config.agent.name in AGENTS and config.engine.fused
     is_copy = environment_copy.find(config.env.module) is not None  # of a run, whose kernels are there
-    if on_cpu and alone and learns and not is_copy and has_functions(config.env.module):
+    if processes and alone and learns and not is_copy and has_functions(config.env.module):
         agent, _, _ = AGENTS[config.agent.name].agent.partition(":")
-        ahead.expect(config.env.name, ("warprun.learning.kernels.choose", agent))
+        of_gpu = [f"warprun.learning.kernels.cuda.{name}" for name in ("returns", "optimizer", "statistics")] if on_gpu else []
+        ahead.expect(config.env.name, ("warprun.learning.kernels.choose", agent, *of_gpu), processes)
 
 
 def _run(asked: Continued | Config) -> Result | None:

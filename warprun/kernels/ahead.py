@@ -1,8 +1,9 @@
-"""Compiles kernels in another process before they are called: within one process, Numba compiles one kernel after the other.
+"""Compiles kernels in other processes before they are called: within one process, Numba compiles one kernel after the other.
 
-The other process writes to the cache of kernels. It takes what is wanted from the front of the list; this process, once its own kernels are
-compiled, from the back (`share`). It reads the cache at the first call of a kernel, and waits there if the other process is still busy with
-it. If that fails, it compiles the kernel itself, and its own error message counts.
+The other processes write to the cache of kernels. They take what is wanted from the front of the list; this process, once its own kernels
+are compiled, from the back (`share`). It reads the cache at the first call of a kernel, and waits there if another process is still busy
+with it. If that fails, it compiles the kernel itself, and its own error message counts. The other processes use no GPU: they compile CUDA
+kernels for that of this process (`without_gpu`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from warprun.kernels.cache import KernelFiles, awaited, cache_root, module_name
+from warprun.kernels.without_gpu import compiling_for
 
 if TYPE_CHECKING:
     from numba.types import Type
@@ -37,6 +39,8 @@ from warprun.kernels.ahead import serve
 serve(parent, modules)
 """
 POLL_S = 0.005
+MOST_FOR_GPU = 3
+"""Most processes beside this one that compile CUDA kernels: they are fewer than on CPU, and each takes longer."""
 
 
 class Order(NamedTuple):
@@ -47,56 +51,64 @@ class Order(NamedTuple):
     kernel: str
     types: tuple[Type, ...]
     """Of its arguments."""
+    gpu: tuple[object, tuple[int, int]] | None
+    """Version of the CUDA runtime and compute capability, for CUDA kernels."""
 
 
 _wanted: dict[Path, tuple[ModuleType, Order]] = {}
-"""What the next process will compile, by its file in the cache, with the module that this process has."""
+"""What the next processes will compile, by its file in the cache, with the module that this process has."""
 _begun: dict[Path, tuple[ModuleType, Order]] = {}
-"""What a process has been asked to compile."""
+"""What processes have been asked to compile."""
 _waiting: list[subprocess.Popen[bytes]] = []
-"""A process that waits for orders."""
+"""Processes that wait for orders."""
 
 
-def expect(name: str, modules: Sequence[str]) -> None:
-    """Start the process early if the cache has no kernels of `name`: it imports Numba and `modules` while this process does, too."""
+def helpers(threads: int, on_gpu: bool) -> int:
+    """Return how many processes compile kernels beside this one, in a run that uses so many threads of the CPU."""
+    return min(threads - 1, MOST_FOR_GPU if on_gpu else 1)
+
+
+def expect(name: str, modules: Sequence[str], processes: int = 1) -> None:
+    """Start processes early if the cache has no kernels of `name`: they import Numba and `modules` while this process does, too."""
     compiles = os.environ.get("NUMBA_DISABLE_JIT") != "1"
     if compiles and not _waiting and not any(cache_root().glob(f"{module_name(name)}-*")):
-        _waiting.append(_start(modules))
+        _waiting.extend(_start(modules) for _ in range(processes))
 
 
 def want(module: ModuleType, kernel: str, signature: Sequence[Type]) -> None:
-    """Let the next process compile a kernel of a module of `load_module`, unless the cache has it."""
+    """Let the next processes compile a kernel of a module of `load_module`, unless the cache has it."""
     dispatcher, types = getattr(module, kernel), tuple(signature)
     files = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if not isinstance(files, KernelFiles) or types in dispatcher.overloads:
         return
-    path = files.path(dispatcher._cache._index_key(types, dispatcher.targetctx.codegen()))
+    codegen = dispatcher.targetctx.codegen()
+    path = files.path(dispatcher._cache._index_key(types, codegen))
     if not path.exists():
-        _wanted[path] = module, Order(module.__recipe__, kernel, types)
+        gpu = codegen.magic_tuple() if "device" in dispatcher.targetoptions else None
+        _wanted[path] = module, Order(module.__recipe__, kernel, types, gpu)
 
 
-def begin() -> None:
-    """Let a process compile all that is wanted, in this order."""
+def begin(processes: int = 1) -> None:
+    """Let up to so many processes compile all that is wanted, in this order; each begins at another place."""
     wanted = {path: each for path, each in _wanted.items() if not path.exists()}
     _wanted.clear()
     _begun.clear()
     try:
-        orders = pickle.dumps([order for _, order in wanted.values()])
+        orders = [pickle.dumps(order) for _, order in wanted.values()]
     except (pickle.PicklingError, AttributeError, TypeError):  # functions of an agent that another process cannot import
-        wanted = {}
-    if not wanted:
-        dismiss()
-        return
-    process = _waiting.pop() if _waiting else _start(())
-    assert process.stdin
-    with suppress(BrokenPipeError), process.stdin as stream:
-        stream.write(orders)
+        wanted, orders = {}, []
+    begun = [_waiting.pop() if _waiting else _start(()) for _ in range(min(processes, len(orders)))]
+    dismiss()
+    for place, process in enumerate(begun):
+        assert process.stdin
+        with suppress(BrokenPipeError), process.stdin as stream:
+            pickle.dump(orders[place:] + orders[:place], stream)
     _begun.update(wanted)
-    awaited.update((path, partial(_wait, process, path)) for path in wanted)
+    awaited.update((path, partial(_wait, begun, path)) for path in wanted)
 
 
 def dismiss() -> None:
-    """End the process that waits for orders, and forget what is wanted: the run that expected it has ended, perhaps before it was built."""
+    """End the processes that wait for orders, and forget what is wanted: the run that expected them has ended, perhaps not yet built."""
     _wanted.clear()
     _begun.clear()
     while _waiting:
@@ -104,7 +116,7 @@ def dismiss() -> None:
 
 
 def share() -> None:
-    """Compile here, from the end of the list, what the process of `begin` has not come to."""
+    """Compile here, from the end of the list, what the processes of `begin` have not come to."""
     while _begun:
         path, (module, order) = _begun.popitem()
         dispatcher = getattr(module, order.kernel)
@@ -116,7 +128,9 @@ def share() -> None:
 
 def _start(modules: Sequence[str]) -> subprocess.Popen[bytes]:
     """Return a new process, which imports `modules` and waits for orders."""
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet, without_gpus = subprocess.DEVNULL, os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", PROGRAM]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=without_gpus)
     atexit.register(_end, process)
     assert process.stdin
     with suppress(BrokenPipeError):
@@ -125,8 +139,8 @@ def _start(modules: Sequence[str]) -> subprocess.Popen[bytes]:
     return process
 
 
-def _wait(process: subprocess.Popen[bytes], path: Path) -> None:
-    while process.poll() is None and not path.exists():
+def _wait(processes: Sequence[subprocess.Popen[bytes]], path: Path) -> None:
+    while not path.exists() and any(process.poll() is None for process in processes):
         time.sleep(POLL_S)
 
 
@@ -148,8 +162,10 @@ def serve(parent: int, modules: Sequence[str]) -> None:
     for module in modules:
         import_module(module)
     numba.njit("int64(int64)")(lambda number: number + 1)  # the first compilation imports the rest of Numba
-    for recipe, kernel, types in pickle.load(sys.stdin.buffer):
+    for order in pickle.load(sys.stdin.buffer):
+        recipe, kernel, types, gpu = pickle.loads(order)
         dispatcher = getattr(load_module(*recipe), kernel)
-        key = dispatcher._cache._index_key(types, dispatcher.targetctx.codegen())
-        if not dispatcher._cache._cache_file.is_taken(key):
-            dispatcher.compile(types)
+        with compiling_for(*gpu) if gpu else nullcontext():
+            files, key = dispatcher._cache._cache_file, dispatcher._cache._index_key(types, dispatcher.targetctx.codegen())
+            if not files.path(key).exists() and not files.is_taken(key):
+                dispatcher.compile(types)

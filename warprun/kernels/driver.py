@@ -346,6 +346,9 @@ def _numba() -> None:
     from numba import cuda
     from numba.cuda.core import config
 
+    from warprun.kernels import thrift
+
+    thrift.spare_cuda()
     # Numba warns of every launch of fewer than 128 blocks, and an environment may need no more.
     config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
     cuda.current_context()

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import gc
 from functools import cache
+from typing import TYPE_CHECKING
 
-from numba.core import errors
+from numba.core import errors, targetconfig
 from numba.core.event import Listener, register
 from numba.np import linalg
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from numba.cuda.codegen import CUDACodeLibrary
 
 
 class _RareCollection(Listener):
@@ -32,14 +38,49 @@ def spare() -> None:
     """Spare this process what kernels do not need. A second call changes nothing.
 
     To learn whether products of matrices can be compiled, Numba imports SciPy, if it is installed, for 0.2 s. It looks
-    again where a function has one. Its errors are coloured with colorama, if that is installed, thousands of them in a
-    compilation that succeeds; messages of warprun have no colours.
+    again where a function has one.
     """
-    register("numba:compile", _RareCollection())
+    register("numba:compiler_lock", _RareCollection())  # that of both compilers, held while a function is compiled
     look = linalg.ensure_blas
     linalg.ensure_blas = lambda: None
     try:
         from numba.np import arraymath  # noqa: F401  looks at its import
     finally:
         linalg.ensure_blas = look
+    _spare_compiler(errors, targetconfig)
+
+
+@cache
+def spare_cuda() -> None:
+    """Spare this process what CUDA kernels do not need; they are the same machine code. A second call changes nothing.
+
+    numba-cuda hands the code of a function to libnvvm as often as functions call it. It also has libnvvm optimise a kernel a second time,
+    only to read from the result which functions of its own must be linked: their names are in the code before, too.
+    """
+    from numba.cuda.codegen import CUDACodeLibrary
+    from numba.cuda.core import config, errors, targetconfig
+
+    _spare_compiler(errors, targetconfig)
+    asm = CUDACodeLibrary.get_asm_str
+
+    def get_asm_str(library: CUDACodeLibrary, cc: object = None) -> str:
+        reads_names = cc is None and library._lto and not config.CUDA_ENABLE_NRT
+        return str(library.get_llvm_str() if reads_names else asm(library, cc))
+
+    def llvm_strs(library: CUDACodeLibrary) -> list[str]:
+        if library._llvm_strs is None:
+            library._llvm_strs = [str(module) for module in {id(module): module for module in library.modules}.values()]
+        return library._llvm_strs
+
+    CUDACodeLibrary.get_asm_str, CUDACodeLibrary.llvm_strs = get_asm_str, property(llvm_strs)
+
+
+def _spare_compiler(errors: ModuleType, targetconfig: ModuleType) -> None:
+    """Spare a compiler, that of Numba or of numba-cuda, given two of its modules.
+
+    Its errors are coloured with colorama, if that is installed, thousands of them in a compilation that succeeds; messages of warprun have
+    no colours. It compares its options in every search for a function, one property after the other.
+    """
     vars(errors.termcolor())["_markup"] = lambda text, *style: text
+    defaults = cache(lambda kind: {name: option.default for name, option in kind.options.items()})
+    targetconfig.TargetConfig.values = lambda options: defaults(options.__class__) | options._values

@@ -51,8 +51,8 @@ class Crew:
     def make_parts(self, announce: Callable[[str], None], clock: Callable[[], float]) -> tuple[Agent, Simulator]:
         """Return the agent, and the simulator whose rollouts it learns from; `clock` returns the seconds of the run. Raises UserError."""
         self.agent = make_agent(self.setup)
-        if threads(self.setup.config) > 1:
-            ahead.begin()  # its kernels, while this process compiles those of the simulator
+        if processes := ahead.helpers(threads(self.setup.config), self.setup.device.kind == "cuda"):
+            ahead.begin(processes)  # its kernels, while this process compiles those of the simulator
         simulator = self._make_simulator(announce, first_env=0)
         ahead.share()
         return self.agent, simulator

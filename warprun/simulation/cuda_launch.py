@@ -13,6 +13,7 @@ import torch
 from numba import cuda
 
 from warprun.errors import UserError
+from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
 from warprun.kernels.driver import gpu_error, is_refusal
 from warprun.simulation.arrays import ArrayPlan
@@ -58,6 +59,12 @@ def launch(module: ModuleType, name: str, grid: tuple[int, int], arguments: Sequ
     the GPU refuses it."""
     with refusals(name, "the learner"):
         getattr(module, name)[(*grid, current_stream(), shared_bytes)](*arguments)
+
+
+def want(module: ModuleType, name: str, arguments: Sequence[object]) -> None:
+    """Let another process compile a kernel of `launch` for arguments of the types of these (`kernels.ahead`)."""
+    if not SIMULATED:
+        ahead.want(module, name, [getattr(module, name).typeof_pyval(argument) for argument in arguments])
 
 
 @contextmanager

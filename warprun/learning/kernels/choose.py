@@ -87,7 +87,10 @@ def adam_of(by_torch: TorchOperations, context: Context) -> CpuAdam | None:
 
 
 def on_cuda(by_torch: TorchOperations, derivatives: Derivatives) -> Operations:
-    """Return the operations on a GPU. Statistics of several processes or of several sources of rollouts stay with torch."""
+    """Return the operations on a GPU, and let other processes compile their kernels.
+
+    Statistics of several processes or of several sources of rollouts stay with torch.
+    """
     # Imports Numba's CUDA part, which may be absent where there is no GPU.
     from warprun.learning.kernels.cuda.gradient import CudaGradient
     from warprun.learning.kernels.cuda.optimizer import CudaAdam
@@ -98,14 +101,21 @@ def on_cuda(by_torch: TorchOperations, derivatives: Derivatives) -> Operations:
     network = policy.kernel_network()
     returns = CudaReturns(network, by_torch)
     gradient = CudaGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef)
+    returns.compile_ahead()
+    gradient.compile_ahead()
     found = by_torch.operations()._replace(next_value=returns.next_value, advantages=returns.advantages, gradient=gradient)
     if isinstance(by_torch.optimizer, Adam):
         optimizer = CudaAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
+        optimizer.compile_ahead()
         found = found._replace(step=optimizer.step)
     if policy.normalizer and policy.normalizer.statistics.communicator.size == 1 and group.observation.size <= THREADS:
-        found = found._replace(observe=CudaObservations(policy.normalizer))
+        observations = CudaObservations(policy.normalizer)
+        observations.compile_ahead()
+        found = found._replace(observe=observations)
     if rewards and rewards.statistics.communicator.size == 1 and rewards.sources == 1 and not group.leaves:
-        found = found._replace(rewards=CudaRewards(rewards, group.name))
+        normalized = CudaRewards(rewards, group.name)
+        normalized.compile_ahead()
+        found = found._replace(rewards=normalized)
     return found
 
 

@@ -36,7 +36,7 @@ from warprun.learning.kernels.common import (
 )
 from warprun.learning.operations import Derivatives, Loss, Moments
 from warprun.math import exp, log
-from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device
+from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device, want
 from warprun.spec import Box, Space, choices
 
 COLUMNS = 32
@@ -292,6 +292,7 @@ class CudaGradient:
         self.partial = torch.empty(self.blocks * self.width, device=device)
         self.total = torch.empty(self.width, device=device)
         self.shared_bytes = 4 * rows * columns
+        self.chooses = not isinstance(space, Box)
         self.nvec = torch.tensor(choices(space) or (1,), dtype=torch.int32, device=device)
         self.none = {dtype: torch.zeros(1, dtype=dtype, device=device) for dtype in (torch.int64, torch.bool)}
         actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
@@ -327,16 +328,29 @@ class CudaGradient:
             components=rows.action.shape[1],
         )
         blocks = min(self.blocks, -(-count // self.network.columns))
-        whole = (self.network, self.back, self.nvec, tiles)
-        given = (*map(on_device, whole), self.coefficients, on_device(self.entropy_coef.view(1)), self.own, self.end, self.width)
-        partial = on_device(self.partial)
-        launch(self.module, "gradient", (blocks, self.threads), (*given, partial), self.shared_bytes)
-        grid = (-(-self.width // 32), 32 * REDUCE_PARTS)
-        launch(self.module, "reduce", grid, (partial, self.width, blocks, on_device(self.total)))
+        launch(self.module, "gradient", (blocks, self.threads), self._of_gradient(tiles), self.shared_bytes)
+        launch(self.module, "reduce", (-(-self.width // 32), 32 * REDUCE_PARTS), self._of_reduce(blocks))
         terms = self.total[-TERMS:]
         policy, value, entropy = terms[:3].unbind()
         mean_loss = torch.add(policy, value, alpha=self.value_coef).addcmul_(entropy, self.entropy_coef, value=-1.0)
         return self.total[:-TERMS], torch.cat((mean_loss[None], terms))
+
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels (`kernels.ahead`)."""
+        number, row, flag = self.total[:1], self.none[torch.int64], self.none[torch.bool]
+        action = self.nvec if self.chooses else number
+        tiles = Tiles(row, number, flag, action, number, number, number, number, False, False, 1, 1, 1)
+        want(self.module, "gradient", self._of_gradient(tiles))
+        want(self.module, "reduce", self._of_reduce(1))
+
+    def _of_gradient(self, tiles: Tiles) -> tuple[object, ...]:
+        """Return the arguments of the kernel for rows."""
+        whole = (self.network, self.back, self.nvec, tiles)
+        numbers = (self.coefficients, on_device(self.entropy_coef.view(1)), self.own, self.end, self.width)
+        return (*map(on_device, whole), *numbers, on_device(self.partial))
+
+    def _of_reduce(self, blocks: int) -> tuple[object, ...]:
+        return on_device(self.partial), self.width, blocks, on_device(self.total)
 
 
 FUNCTIONS = (

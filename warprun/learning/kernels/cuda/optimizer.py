@@ -15,7 +15,7 @@ from warprun.kernels.mlp_cuda import read, write
 from warprun.learning.kernels.common import adam
 from warprun.learning.optimizers import Adam
 from warprun.math import sqrt
-from warprun.simulation.cuda_launch import launch, module_for, on_device
+from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 
 THREADS = 256
 
@@ -138,6 +138,10 @@ class CudaAdam:
         )
         functions = (sum_of_squares, corrections, move, read, sqrt)
         self.module = module_for("optimizer_cuda", KERNEL.format(threads=THREADS), {function.__name__: function for function in functions})
+
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernel (`kernels.ahead`)."""
+        want(self.module, "step", (on_device(self.state.parameters), on_device(self.state)))
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped; return the norm it had, [], which the next call overwrites."""

@@ -16,7 +16,7 @@ from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, c
 from warprun.learning.batch import Estimate, Spread
 from warprun.learning.kernels.cuda.gradient import BOUND, COLUMNS, threads_of
 from warprun.learning.operations import TorchOperations
-from warprun.simulation.cuda_launch import launch, module_for, on_device
+from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 from warprun.simulation.trajectory import Trajectory
 
 THREADS = 64
@@ -194,6 +194,17 @@ class CudaReturns:
         source = KERNEL.format(columns=columns, threads=self.threads, summing=THREADS, sums=SUMS)
         names = {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork, "BOUND": BOUND}
         self.module = module_for("returns_cuda", source, names)
+
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels of the target (`kernels.ahead`)."""
+        value = self.network.weights.new_zeros(1)
+        ended, flat = value.bool(), on_device(value)
+        rollout = on_device(Rollout(value, value, value, ended, ended, 1, 1, 1, 1))
+        want(self.module, "next_values", (on_device(self.network), rollout, flat))
+        if self.config.advantage == "gae":
+            number, sums = np.float32(0.0), on_device(value.double())
+            want(self.module, "advantages", (rollout, flat, flat, number, number, flat, flat, sums))
+            want(self.module, "spread", (sums, 1, 1, flat))
 
     def next_value(self, trajectory: Trajectory) -> torch.Tensor:
         """Return V of the observation after each step, [T, N, A]."""

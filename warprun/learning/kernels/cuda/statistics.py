@@ -14,7 +14,7 @@ import torch
 
 from warprun.kernels.mlp_cuda import read, write
 from warprun.learning.normalization import RESOLUTION, TINY, ObservationNormalizer, RewardNormalizer, RunningStatistics
-from warprun.simulation.cuda_launch import launch, module_for, on_device
+from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 from warprun.simulation.trajectory import Trajectory
 
 THREADS = 256
@@ -180,6 +180,10 @@ class CudaStatistics:
         functions = (sum_numbers, sum_returns, merged, normalized, read)
         self.module = module_for("statistics_cuda", KERNEL.format(threads=THREADS), {f.__name__: f for f in functions})
 
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels (`kernels.ahead`)."""
+        want(self.module, "merge", (on_device(self.running.mean), 1, 1, self.features, on_device(self.running)))
+
     def _merge(self, sums: torch.Tensor, blocks: int, count: int) -> None:
         launch(self.module, "merge", (1, THREADS), (on_device(sums), blocks, count, self.features, on_device(self.running)))
         self.statistics.forget(count)
@@ -190,6 +194,11 @@ class CudaObservations(CudaStatistics):
 
     def __init__(self, normalizer: ObservationNormalizer) -> None:
         super().__init__(normalizer.statistics, normalizer.shift, normalizer.scale)
+
+    def compile_ahead(self) -> None:
+        mean = on_device(self.running.mean)
+        want(self.module, "moments", (on_device(self.running.shift), self.features, mean, mean))
+        super().compile_ahead()
 
     def __call__(self, rows: torch.Tensor) -> None:
         """Take in `rows` [B, F], and normalise by the statistics from now on."""
@@ -208,6 +217,14 @@ class CudaRewards(CudaStatistics):
         of_one = torch.zeros(2, device=normalizer.returns.device)
         super().__init__(normalizer.statistics, of_one[:1], of_one[1:])
         self.normalizer, self.name = normalizer, name
+
+    def compile_ahead(self) -> None:
+        flat, state = on_device(self.running.shift), self.normalizer.returns.view(-1)
+        ended, gamma, running = on_device(state.bool()), np.float32(0.0), on_device(self.running)
+        given = (flat, ended, ended, on_device(state), ended, on_device(self.running.mean), gamma, 1, 1, on_device(self.running.mean))
+        want(self.module, "returns", given)
+        super().compile_ahead()
+        want(self.module, "rewards", (flat, ended, running, gamma, 1, 1, flat))
 
     def __call__(self, trajectory: Trajectory) -> torch.Tensor:
         """Take in the rewards and return them normalised, [T, N, A]."""
