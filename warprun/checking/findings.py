@@ -57,7 +57,9 @@ def judge(check: str, problems: Iterable[Problem], tried: str) -> list[Finding]:
 
 def print_findings(found: Sequence[Finding]) -> None:
     """Print the table, and below it how many checks failed."""
-    table = Table("check", "result", "what, and what to do")
+    table = Table()
+    for column in ("check", "result", "what, and what to do"):
+        table.add_column(column, no_wrap=column in ("check", "result"))
     for finding in found:
         table.add_row(finding.check, Text(finding.verdict, style=STYLES[finding.verdict]), finding.message)
     console = table_console()

@@ -39,38 +39,45 @@ def envs(arguments: Sequence[str]) -> int:
 def _print_environments() -> list[str]:
     """Print the table of environments and why some fail to load; return the reasons for those that warprun ships."""
     console = table_console()
-    table = Table("name", "actors", "observation", "action", "time limit", "solved at", "parameters")
+    table = Table()
+    for column in ("name", "actors", "observation", "action", "time limit", "solved at"):
+        table.add_column(column, no_wrap=column == "name")
+    parameters: dict[str, Sequence[str]] = {}
     broken: dict[str, str] = {}
     missing_extras: dict[str, str] = {}
     for name in environment_names():
         try:
-            table.add_row(*_row(environment_config(name)))
+            row, parameters[name] = _row(environment_config(name))
+            table.add_row(*row)
         except UserError as error:
             missing = isinstance(error, NotInstalledError)
             (missing_extras if missing else broken)[name] = str(error)
             table.add_row(printable(name), Text("not installed", style="yellow") if missing else Text("fails to load", style="red"))
     console.print(table)
+    for name in filter(parameters.get, parameters):
+        console.sentence(Text.assemble((f"{printable(name)}: ", "bold"), f"env.params: {', '.join(parameters[name])}"))
     for reasons, style in ((missing_extras, "yellow"), (broken, "red")):
         for name, reason in reasons.items():
             console.sentence(Text(printable(f"{name}: {reason}"), style))
     return [f"{name}: {reason}" for name, reason in broken.items() if is_shipped("env", name)]
 
 
-def _row(env: EnvConfig) -> tuple[str, ...]:
+def _row(env: EnvConfig) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the row of an environment in the table, and the names of its parameters."""
     if env.module in BY_ID and env.id is None:
-        return (env.name, "1 agent", "env.id=NAME selects", "an environment", f"of {BY_ID[env.module]}", "", "env.kwargs")
+        return (env.name, "1 agent", "env.id=NAME selects", "an environment", f"of {BY_ID[env.module]}", ""), ()
     environment, _ = load_environment(env)
     groups = environment.spec.groups
     parameters = environment.params._fields if isinstance(environment, Environment) else ()
-    return (
+    row = (
         env.name,
         "\n".join(f"{group.size} {group.name}" for group in groups),
         "\n".join(f"{group.observation.size} numbers" for group in groups),
         "\n".join(_space(group.action) + (", masked" if group.masked else "") for group in groups),
         str(environment.spec.time_limit or "none"),
         "" if env.solved_at is None else f"{env.solved_at:g}",
-        ", ".join(parameters),
     )
+    return row, parameters
 
 
 def _space(space: Space) -> str:

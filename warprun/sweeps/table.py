@@ -93,9 +93,8 @@ class Board:
         of_groups = [f"return: that of group {printable(', '.join(groups))} (eval.group)"] if groups else []
         table = Table(title="\n".join([self.title(), *self._spread(), *of_groups]), title_justify="left")
         for name in ("job", "settings", "state", "return", "env_steps", "wall time", "left", "error or folder"):
-            table.add_column(
-                name, justify="right" if name in ("job", "return", "env_steps", "wall time", "left") else "left", overflow="fold"
-            )
+            is_number = name in ("job", "return", "env_steps", "wall time", "left")
+            table.add_column(name, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
         for job in shown:
             table.add_row(str(job.number), printable(self.names[job.number]), *self._row(job))
         hidden = len(self.plan.jobs) - len(shown)
