@@ -242,7 +242,6 @@ class Evaluations:
         Return None without playing if its evaluation was not clearly better than `last`: as the best of many it mostly is better by chance;
         or if another group decided that it is the best. Agent and evaluators are then as before. Raises StoppedError as `play` does.
         """
-        own, state = copied(self._agent.policy_state()), copied(self.state())
         results = last.metrics()
         now = {"mean": results[self._returns], "stderr": results.get(f"{self._returns}_stderr", 0.0)}
         # There may be none that can be read, and a fault of the environment then must not end a run that is done.
@@ -251,6 +250,7 @@ class Evaluations:
             by = f"{best.meta['group']}/return" if "group" in best.meta else "return"
             if by != self._returns or not seems_better(best.meta.get("evaluation", {}), now):
                 return None
+            own, state = copied(self._agent.policy_state()), copied(self.state())
             policy = {name: best.tensors[f"agent/{name}"] for name in own if f"agent/{name}" in best.tensors}
             try:
                 restore(self._agent.policy_state(), policy)
