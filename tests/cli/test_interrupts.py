@@ -1,7 +1,10 @@
 """Ctrl-C while a command imports what it needs: one line and exit code 130, whatever is being imported."""
 
+import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -54,3 +57,30 @@ def test_an_interrupt_in_an_import_is_one_line(part: int) -> None:
     for name in chosen:
         done = run(name)
         assert (done.returncode, done.stdout, done.stderr) == (130, "", "warprun: error: interrupted\n"), name
+
+
+WAITING = """
+import os, signal, time
+from warprun.kernels import waiting
+from warprun.runs import signals
+signals.watch()
+waiting.PATIENCE_S = waiting.TICK_S = 0.1
+with waiting.on("compiling rollout", "tank"):
+    time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(20)
+"""
+
+
+def test_an_interrupt_takes_the_place_of_a_line_that_moves() -> None:
+    terminal, end = pty.openpty()
+    given = os.environ | {"TERM": "xterm"}
+    with subprocess.Popen([sys.executable, "-c", WAITING], stderr=end, env=given) as process:
+        os.close(end)
+        said = b""
+        with suppress(OSError):  # Linux reports the end of a terminal so
+            while part := os.read(terminal, 1 << 16):
+                said += part
+    os.close(terminal)
+    assert process.returncode == 130
+    assert b"compiling rollout of tank: 1 s\x1b[K\r\x1b[Kwarprun: error: interrupted\r\n" in said.replace(b": 0 s", b": 1 s")

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from warprun.runs.evaluation import Evaluations, describe_checkpoint
 from warprun.runs.measured import Measured, Notes
 from warprun.runs.paired import Paired, Sample, seems_better
 from warprun.runs.summary import NO_BETTER, Course, summarize
+from warprun.runs.train import _restore_parts
 from warprun.spec import Box, Discrete, GroupSpec, Spec
 from warprun.state import copied
 
@@ -140,6 +142,10 @@ def test_the_best_checkpoint_plays_the_episodes_of_the_last_one_and_leaves_no_tr
     assert same is not None and same.gain(None).more == (0.0, 0.0) and same.more(None) is None
     by_itself = Evaluations(setup, other, "return").play_decisive()
     assert better is not None and better.gain(None).best == Sample.of(by_itself.returns["agent"]) != better.gain(None).last
+    of_group = {"evaluation": {"mean": 1e3, "stderr": 0.0}, "group": "agent"}  # chosen by a group, and the run has one return
+    named = {f"agent/{name}": tensor for name, tensor in other.policy_state().items()}
+    checkpoint.save(tmp_path, 64, named, of_group, line=checkpoint.BEST)  # type: ignore[arg-type]
+    assert evaluations.compare(tmp_path, last, begins) is None
     shutil.rmtree(tmp_path / "best")
     assert evaluations.compare(tmp_path, last, begins) is None
 
@@ -237,6 +243,25 @@ def test_the_last_checkpoint_holds_what_the_same_episodes_showed() -> None:
     assert of.described == {"evaluation": {"mean": 1.0}, "group": "a"}
     of.forget_best()
     assert of.evaluate({"a/return": -3.0}, 66, None) and not of.evaluate({"a/return": -3.0}, 67, None)
+
+
+@pytest.mark.parametrize(
+    ("group", "changed", "forgets"),
+    [
+        ({"group": "a"}, [], False),
+        ({"group": "b"}, [], True),
+        ({}, ["total_steps=128 (was 64)"], False),  # of a checkpoint of 1.0.0
+        ({}, ["eval.group=a (was b)"], True),
+    ],
+)
+def test_the_best_evaluation_is_forgotten_only_if_another_group_decided_it(
+    group: dict[str, str], changed: list[str], forgets: bool, tmp_path: Path
+) -> None:
+    of = Measured("a/return", {"eval/best_return": 9.0, "eval/best_env_steps": 32.0}, {})
+    run = Mock(measured=of, env_steps=64, folder=tmp_path)
+    run.crew.restore.return_value = ""
+    _restore_parts(run, Mock(meta=group, env_steps=64, tensors={}), changed)
+    assert (not of.metrics) == forgets
 
 
 def test_clipping_is_told_once_it_lasts() -> None:

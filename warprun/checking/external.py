@@ -167,7 +167,7 @@ def _state(setup: Setup) -> list[Finding]:
     if not isinstance(environment, ExternalEnvironment) or not environment.state:
         return []
     try:
-        steps = try_state(environment, STEPS, SECONDS)
+        steps = try_state(environment, 0, STEPS, SECONDS)
     except UserError as error:
         return [Finding("state", "failed", str(error))]
     return [Finding("state", "passed", f"another environment with the state of the first goes on as it does, for {steps:,} steps")]

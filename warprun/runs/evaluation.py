@@ -239,17 +239,18 @@ class Evaluations:
     def compare(self, folder: Path, last: Evaluation, begins: Mapping[str, torch.Tensor]) -> Paired | None:
         """Play the best checkpoint of a run folder in the episodes of `last`, a decisive evaluation that began in the state `begins`.
 
-        Return None without playing if its evaluation was not clearly better than `last`: as the best of many it mostly is better by chance.
-        Agent and evaluators are then as before. Raises StoppedError as `play` does.
+        Return None without playing if its evaluation was not clearly better than `last`: as the best of many it mostly is better by chance;
+        or if another group decided that it is the best. Agent and evaluators are then as before. Raises StoppedError as `play` does.
         """
-        own, state = copied(self._agent.policy_state()), copied(self.state())
         results = last.metrics()
         now = {"mean": results[self._returns], "stderr": results.get(f"{self._returns}_stderr", 0.0)}
         # There may be none that can be read, and a fault of the environment then must not end a run that is done.
         with suppress(UserError, TrainingFailed):
             best = checkpoint.load(folder, checkpoint.BEST)
-            if not seems_better(best.meta.get("evaluation", {}), now):
+            by = f"{best.meta['group']}/return" if "group" in best.meta else "return"
+            if by != self._returns or not seems_better(best.meta.get("evaluation", {}), now):
                 return None
+            own, state = copied(self._agent.policy_state()), copied(self.state())
             policy = {name: best.tensors[f"agent/{name}"] for name in own if f"agent/{name}" in best.tensors}
             try:
                 restore(self._agent.policy_state(), policy)

@@ -103,20 +103,28 @@ COARSE = 2.0**24
 
 
 def odd_observation(group: GroupSpec, obs: torch.Tensor) -> str:
-    """Return a line about the first number of observations [T + 1, N, A, F] that is beyond its bounds, or too large for float32.
+    """Return a line about a number of observations [T + 1, N, A, F] that is beyond its bounds, or too large for float32: the first such
+    number of a row, where it is so first.
 
     Empty if there is none. Waits for the device.
     """
     low, high = torch.tensor(group.observation.bounds(), dtype=torch.float32, device=obs.device).unbind(-1)
     slack = ROUNDING * torch.stack((low.abs(), high.abs(), torch.ones_like(low))).nan_to_num(posinf=1.0).amax(0)
-    outside, coarse = (obs < low - slack) | (obs > high + slack), obs.abs() >= COARSE
+    low, high = low - slack, high + slack
+    # By the extremes of each number: copies of all observations can be more than the memory that is left.
+    least, most = obs.amin((0, 1, 2)), obs.amax((0, 1, 2))
+    outside, coarse = (least < low) | (most > high), torch.maximum(least.abs(), most.abs()) >= COARSE
     if not bool((outside | coarse).any()):
         return ""
-    row, env, actor, number = (int(place) for place in (outside if bool(outside.any()) else coarse).nonzero()[0])
-    value = float(obs[row, env, actor, number])
+    is_outside = bool(outside.any())
+    number = int((outside if is_outside else coarse).nonzero()[0])
+    column = obs[..., number]
+    wrong = (column < low[number]) | (column > high[number]) if is_outside else column.abs() >= COARSE
+    row, env, actor = (int(place) for place in wrong.nonzero()[0])
+    value = float(column[row, env, actor])
     where = f"environment {env}: number {number} of an observation of group {group.name} is {value:.9g}"
-    if bool(outside[row, env, actor, number]):
-        bounds = f"{float(low[number]):.6g} to {float(high[number]):.6g}"
+    if is_outside:
+        bounds = "{:.6g} to {:.6g}".format(*group.observation.bounds()[number])
         return f"{where}, beyond its bounds {bounds}: correct the space or the observation; agents learn from it as it is"
     steps = float(np.spacing(np.float32(abs(value))))
     return f"{where}: agents compute in float32, which has steps of {steps:g} there; shift or scale it if smaller differences matter"

@@ -101,7 +101,9 @@ class StopRequests:
                 print("\x1b[?25h", end="", flush=True)  # the cursor, which the live view hides
         with suppress(Exception):
             # Not `sys.stderr`: the main thread may collect there what Hydra prints.
-            print(f"warprun: error: {explain(number)}", file=sys.__stderr__ or sys.stderr, flush=True)
+            stream = sys.__stderr__ or sys.stderr
+            moving = "\r\x1b[K" if stream.isatty() else ""  # the line of `kernels.waiting`
+            print(f"{moving}warprun: error: {explain(number)}", file=stream, flush=True)
         deadline.cancel()
         requeue(number)
         os._exit(code)

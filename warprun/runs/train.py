@@ -55,7 +55,9 @@ def _restore_parts(run: Run, saved: checkpoint.Loaded, changed: Sequence[str]) -
             f"{saved.path} has {saved.env_steps:,} env_steps, and the simulator {run.env_steps:,} after it was restored:"
             " its state() must contain `steps`"
         )
-    if saved.meta.get("group") != run.measured.group:
+    # Checkpoints of 1.0.0 lack the group: it was this one unless the setting has changed.
+    unknown = None if any(setting.startswith("eval.group=") for setting in changed) else run.measured.group
+    if saved.meta.get("group", unknown) != run.measured.group:
         run.measured.forget_best()
     checkpoint.discard_after(run.folder, run.env_steps, checkpoint.BEST)
     if note:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 import numpy as np
 import torch
@@ -14,12 +14,11 @@ from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.external.slice import SharedArrays, layout
 from warprun.simulation.external.sources import EnvironmentFailed
 from warprun.simulation.external.state_trial import try_state
-from warprun.simulation.external.workers import LOAD, RESET, SAVE, STEP, Job, Steppers, ThisProcess, Workers, shares
+from warprun.simulation.external.workers import LOAD, RESET, SAVE, STEP, Steppers, begin
 from warprun.simulation.faults import FIELDS, Fault
 from warprun.simulation.sampler import Sampler
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory, allocate
-from warprun.spec import choices
 from warprun.state import Counter, State, derived_seed
 
 COUNTED = ("ended", "ended_steps", "ended_return", "replaced")
@@ -79,7 +78,7 @@ class ExternalSimulator:
     def prepare(self) -> None:
         """Compile the kernels that sample, try `get_state`, start the processes, make the environments and reset them. Raises UserError."""
         if self.environment.state:
-            try_state(self.environment)
+            try_state(self.environment, self._workers)
         try:
             self.reset()
         except TrainingFailed as error:
@@ -171,24 +170,8 @@ class ExternalSimulator:
         if self._steppers is not None:
             return
         self._sampler.prepare()
-        vector = self.environment.recipe.vector
-        jobs = [
-            Job(
-                recipe=asdict(self.environment.recipe),
-                worker=n,
-                begin=begin,
-                end=end,
-                time_limit=None if vector else self.spec.time_limit,
-                choices=list(choices(self.spec.groups[0].action)),
-                replaces=self._replaces,
-            )
-            for n, (begin, end) in enumerate(shares(self.n_envs, max(1, self._workers)))
-        ]
         try:
-            if self._workers:
-                self._steppers = Workers(self._layout, self._shared, jobs, self.environment.timeout_s)
-            else:
-                self._steppers = ThisProcess(self._shared, jobs[0])
+            self._steppers = begin(self.environment, self._layout, self._shared, self.n_envs, self._workers, self._replaces)
         except EnvironmentFailed as error:
             raise self._failed(error) from None
 

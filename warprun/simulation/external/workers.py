@@ -18,15 +18,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
-from warprun.simulation.external.recipe import Recipe
+from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
 from warprun.simulation.external.slice import Layout, SharedArrays, Slice
 from warprun.simulation.external.sources import EnvironmentFailed, Singles, Vectorized
+from warprun.spec import choices
 
 COMMAND = struct.Struct("<cqq")
 DONE, FAILED = b".", b"!"
@@ -102,6 +103,26 @@ class ThisProcess:
     def close(self) -> None:
         with suppress(Exception):
             self._part.source.close()
+
+
+def begin(environment: ExternalEnvironment, arrays: Layout, shared: SharedArrays, n_envs: int, workers: int, replaces: bool) -> Steppers:
+    """Make the environments of a simulator, in so many processes or, 0, in this one; `arrays`: the layout of `shared`.
+
+    Raises EnvironmentFailed.
+    """
+    jobs = [
+        Job(
+            recipe=asdict(environment.recipe),
+            worker=n,
+            begin=first,
+            end=end,
+            time_limit=None if environment.recipe.vector else environment.spec.time_limit,
+            choices=list(choices(environment.spec.groups[0].action)),
+            replaces=replaces,
+        )
+        for n, (first, end) in enumerate(shares(n_envs, max(1, workers)))
+    ]
+    return Workers(arrays, shared, jobs, environment.timeout_s) if workers else ThisProcess(shared, jobs[0])
 
 
 @dataclass

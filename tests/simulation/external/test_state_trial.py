@@ -1,0 +1,59 @@
+"""The trial of get_state and set_state before a run: where its environments are, and when it ends."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.external import clock
+from tests.simulation.external.simulators import environment
+from warprun.errors import UserError
+from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.simulation.external.state_trial import try_state
+
+ALONE = """
+
+class Alone(Saved):
+    alive = 0
+
+    def __init__(self):
+        super().__init__()
+        if Alone.alive:
+            raise RuntimeError("one simulator per process")
+        Alone.alive = 1
+
+    def close(self):
+        Alone.alive = 0
+
+
+environment = Alone
+"""
+COUNTED = """
+
+class Counted(Saved):
+    def step(self, action):
+        with open({file!r}, "a") as file:
+            file.write(".")
+        return super().step(action)
+
+
+environment = Counted
+"""
+
+
+def of_class(folder: Path, text: str) -> ExternalEnvironment:
+    (folder / "own.py").write_text(Path(clock.__file__).read_text() + text)
+    return environment(module=str(folder / "own.py"))
+
+
+def test_a_trial_ends_after_its_time(tmp_path: Path) -> None:
+    steps = tmp_path / "steps"
+    assert try_state(of_class(tmp_path, COUNTED.format(file=str(steps))), 0, seconds=0.0) == 1
+    assert len(steps.read_text()) == 4, "one step of both before the state is taken, and one after it"
+
+
+@pytest.mark.long
+def test_a_trial_has_the_processes_of_a_run(tmp_path: Path) -> None:
+    of = of_class(tmp_path, ALONE)
+    assert try_state(of, 2, steps=3) == 3
+    with pytest.raises(UserError, match=r"in a trial of get_state and set_state: .*one simulator per process"):
+        try_state(of, 0)
