@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("matplotlib")
+
+from PIL import Image
+
 from tests.scripts import load
 from warprun.envs import heat_equation, kuramoto_sivashinsky
 from warprun.envs.catalysis.figures import draw_episode
 from warprun.envs.catalysis.landscape import Landscape
 from warprun.envs.catalysis.lattice import make_tables
 from warprun.playing.drawing import Picture
-
-pytest.importorskip("matplotlib")
-from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 common, montage = load("common"), load("montage")
@@ -61,7 +62,7 @@ def test_nothing_of_a_film_touches_its_edge() -> None:
     picture = Picture()
     picture.axes.set(title="above", xlabel="below", ylabel="beside", xlim=(0.0, 22.0), ylim=(-4.0, 4.0))
     frame = picture.pixels("")
-    for edge in (frame[:6], frame[-6:], frame[:, :6], frame[:, -6:]):
+    for edge in (frame[:5], frame[-5:], frame[:, :5], frame[:, -5:]):
         assert (edge == 255).all()
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SIZE, PAD, DPI = (6.0, 4.5), 0.1, 80
+SIZE, PAD, DPI = (6.0, 4.5), 0.08, 80
 """Inches of a figure, which `draw` may change, and of its margins; pixels per inch."""
 CAPTION, GRAY = 11, (89, 89, 89)
 """Pixels of the letters of the caption, and their color."""
