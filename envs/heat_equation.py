@@ -152,10 +152,10 @@ def draw(axes):
     """Draw the temperatures at the sensors, and the powers of the heaters as bars."""
     axes.axhline(0.0, color="0.6", linewidth=0.8)
     bars = axes.bar(HEATERS, np.zeros(len(HEATERS)), 2.0 * WIDTH, color="#e69f00", alpha=0.6, label="power of a heater")
-    (line,) = axes.plot((), (), "o-", color="#0072b2", linewidth=2, label="temperature at the sensors")
+    (line,) = axes.plot((), (), "o-", color="#0072b2", linewidth=2, clip_on=False, label="temperature at the sensors")
     axes.set(xlim=(0.0, 1.0), ylim=(-2.0, 2.0), xlabel="place")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", ncols=2, frameon=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)  # above the data
     axes.figure.set_size_inches(6, 3)
 
     def show(observation, action):

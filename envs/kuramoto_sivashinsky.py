@@ -265,11 +265,11 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
 def draw(axes):
     """Draw u at the sensors, and the amplitudes of the actuators where they are."""
     axes.axhline(0.0, color="0.6", linewidth=0.8)
-    (line,) = axes.plot((), (), "o-", color="#0072b2", linewidth=2, label="u at the sensors")
-    (forces,) = axes.plot((), (), "D", color="#e69f00", label="amplitudes of the actuators")
+    (line,) = axes.plot((), (), "o-", color="#0072b2", linewidth=2, clip_on=False, label="u at the sensors")
+    (forces,) = axes.plot((), (), "D", color="#e69f00", clip_on=False, label="amplitudes of the actuators")
     axes.set(xlim=(0.0, LENGTH), ylim=(-4.0, 4.0), xlabel="x")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", ncols=2, frameon=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)  # above the data
     axes.figure.set_size_inches(6, 3)
 
     def show(observation, action):

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from warprun.config.compose import compose
+from warprun.report.style import drawing, finish
 from warprun.runs import rundir
 from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
 
@@ -111,18 +112,21 @@ def replaced(page: str, mark: str, text: str) -> str:
 
 @contextmanager
 def figure(path: Path, columns: int, size: tuple[float, float]) -> Iterator[Any]:
-    """Yield the panels of a row, an array of axes, and write them to a file. Exits with code 2 without matplotlib."""
+    """Yield the panels of a row, an array of axes, and write them to a file in the style of reports, with one legend below.
+
+    Exits with code 2 without matplotlib.
+    """
     require("matplotlib", "matplotlib")
     from matplotlib.figure import Figure
 
-    page = Figure(figsize=size, layout="constrained")
-    panels = page.subplots(1, columns, squeeze=False)[0]
-    yield panels
-    for panel in panels:
-        panel.spines[["top", "right"]].set_visible(False)
-        if panel.get_legend_handles_labels()[0]:
-            panel.legend(frameon=False, fontsize=8)
-    page.savefig(path, dpi=150)
+    with drawing():
+        page = Figure(figsize=size, layout="constrained")
+        panels = page.subplots(1, columns, squeeze=False)[0]
+        yield panels
+        if any(panel.get_legend_handles_labels()[0] for panel in panels):
+            page.legend(loc="outside lower center", ncols=3)
+        finish(page)
+        page.savefig(path, dpi=150)
     print(path)
 
 

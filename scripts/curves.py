@@ -8,8 +8,7 @@ import numpy as np
 from common import DOCS, figure
 from study import Picture, Runs, ended
 
-COLORS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#000000")
-"""Of Okabe and Ito, for readers who are colour-blind."""
+from warprun.report.style import COLORS
 
 
 def draw(picture: Picture, runs: Runs) -> None:

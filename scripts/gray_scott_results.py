@@ -25,6 +25,7 @@ from common import DOCS, ROOT, figure, over_seeds, replace, settings, table
 import warprun
 from warprun.envs.gray_scott import PORTS, SIDE, SUBSTEPS, Params, make_tables
 from warprun.report.statistics import interval, mean
+from warprun.report.style import logarithmic
 
 PAGE, KEPT = DOCS / "gray_scott.md", DOCS / "benchmarks" / "gray_scott.json"
 PICTURE = DOCS / "figures" / "gray_scott.png"
@@ -202,14 +203,22 @@ def draw(kept: Numbers, path: Path) -> None:
     """Draw v of an episode under three controllers, and the mean of v under these and the other references."""
     courses = {name: acted(REFERENCES[name][found["variant"]]) for name, found in kept["references"].items()}
     courses["PPO"] = acted(policy(folder_of(SEED_SHOWN), greedy=False))
-    shown = [(label, step) for label in ("no control", "feedback at each port", "PPO") for step in SHOWN]
-    with figure(path, len(shown) + 1, (17, 2.8)) as panels:
-        for panel, (label, step) in zip(panels, shown, strict=False):
-            panel.imshow(courses[label].fields[step], cmap="inferno", vmin=0.0, vmax=0.4, origin="lower")
-            panel.set(title=f"{label.partition(' at')[0]}\ntime {PERIOD * step:.0f}", xticks=(), yticks=())
+    shown = ("no control", "feedback at each port", "PPO")
+    with figure(path, len(shown) + 1, (9.0, 3.6)) as panels:
+        for panel, label in zip(panels, shown, strict=False):
+            gap = np.full((2, SIDE), np.nan)
+            below = np.vstack([courses[label].fields[SHOWN[1]], gap, courses[label].fields[SHOWN[0]]])
+            panel.imshow(below, cmap="inferno", vmin=0.0, vmax=0.4, origin="lower")
+            panel.set(title=label, xticks=(), yticks=())
+            panel.spines[:].set_visible(False)
+            panel.grid(False)
+        times = [f"v at time {PERIOD * step:.0f}" for step in reversed(SHOWN)]
+        panels[0].set_yticks([SIDE / 2, 1.5 * SIDE + len(gap)], times, rotation=90, va="center")
+        panels[0].tick_params(length=0)
         for label, course in courses.items():
             panels[-1].plot(PERIOD * np.arange(STEPS), course.concentration.mean(1), label=label)
-        panels[-1].set(xlabel="time", ylabel="mean of v, all episodes", yscale="log")
+        panels[-1].set(xlabel="time", title="mean of v, all episodes")
+        logarithmic(panels[-1].yaxis)
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from common import DOCS, ROOT, figure, over_seeds, replace, settings, table
 
 import warprun
 from warprun.envs.kuramoto_sivashinsky import LENGTH, POINTS, Flow, KuramotoSivashinsky, actuator_shapes, steady_state
+from warprun.report.style import logarithmic
 
 PAGE, KEPT = DOCS / "kuramoto_sivashinsky.md", DOCS / "benchmarks" / "kuramoto_sivashinsky.json"
 PICTURE = DOCS / "figures" / "kuramoto_sivashinsky.png"
@@ -201,17 +202,19 @@ def draw(target: int, path: Path) -> None:
         "SAC": steered(target, policy(folder_of(target, 0))),
     }
     times = PERIOD * np.arange(1, STEPS + 1)
-    with figure(path, 3, (12, 3.4)) as panels:
+    with figure(path, 3, (9.0, 3.4)) as panels:
         for panel, name in zip(panels, ("no control", "SAC"), strict=False):
             shape: Numbers = {"origin": "lower", "aspect": "auto", "extent": (0.0, PERIOD * STEPS, 0.0, LENGTH)}
             shown = panel.imshow(courses[name].field.T, cmap="RdBu_r", vmin=-3, vmax=3, **shape)
             panel.set(title=f"u(x, t), {name}", xlabel="time", ylabel="x")
+            panel.grid(False)
         panels[1].figure.colorbar(shown, ax=panels[1])
         for name, course in courses.items():
             low, middle, high = np.quantile(course.distances, (0.25, 0.5, 0.75), axis=1)
             panels[2].plot(times, middle, label=name)
             panels[2].fill_between(times, low, high, alpha=0.2)
-        panels[2].set(title=f"distance to E{target}, median and quartiles", xlabel="time", yscale="log")
+        panels[2].set(title=f"distance to E{target}, median and quartiles", xlabel="time")
+        logarithmic(panels[2].yaxis)
 
 
 def main() -> None:

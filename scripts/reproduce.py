@@ -43,13 +43,13 @@ from bench.startup import times as startups
 from campaign import Parts, Values, measure
 from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, replaced, settings
-from curves import COLORS
 from evidence import Raw, quiet
 from studies import STUDIES
 from study import runs_of
 
 from warprun.config.compose import compose
 from warprun.errors import UserError
+from warprun.report.style import COLORS
 from warprun.runs.bench import bench
 from warprun.runs.evaluation import Evaluator
 

@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from campaign import Parts, Values, measure, read
 from common import DOCS, described, figure, rate, replaced, settings, table
-from curves import COLORS
 
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.kernels import peak
 from warprun.kernels.threads import threads as threads_of_process
+from warprun.report.style import COLORS
 from warprun.runs.bench import bench
 
 KEPT, PAGE = DOCS / "benchmarks" / "scale.json", DOCS / "benchmarks" / "scale.md"
@@ -285,7 +285,7 @@ class Line(NamedTuple):
 
 def draw(kept: Kept) -> None:
     """Draw the three panels."""
-    blue, orange, green = COLORS[:3]
+    blue, orange, green = COLORS[0], COLORS[1], COLORS[5]
     limit = {"color": "0.45", "style": "--"}
     actors = np.array(ACTORS)
     panels = (
@@ -325,15 +325,14 @@ def draw(kept: Kept) -> None:
     )
     titles = ("CartPole, 64-64 units", "CartPole, 1,000 environments", f"tag in the plane, {ENVIRONMENTS_OF_ACTORS} environments")
     whats = ("environment", "environment", "actor")
-    with figure(FIGURE, len(panels), (12.5, 4.2)) as axes:
+    with figure(FIGURE, len(panels), (9.0, 3.6)) as axes:
         for each, (axis, points, lines), title, what in zip(axes, panels, titles, whats, strict=True):
             for own in lines:
                 each.loglog(points[-len(own.y) :], own.y, own.style, color=own.color, linewidth=1.6, markersize=4)
             each.set(title=title, xlabel=axis, ylabel=f"{what} steps per second")
             each.set_xticks(points, [short(n) for n in points], minor=False)
-            each.tick_params(axis="x", labelsize=8)
             each.minorticks_off()
-            each.set_xlim(points[0] * 0.8, points[-1] * (points[-1] / points[0]) ** 0.42)
+            each.set_xlim(points[0] * 0.8, points[-1] * (points[-1] / points[0]) ** 0.6)
             label_ends(each, points[-1], lines)
 
 
@@ -355,7 +354,6 @@ def label_ends(axes: Any, x: float, lines: Sequence[Line]) -> None:
             xytext=(7, 0),
             textcoords="offset points",
             va="center",
-            fontsize=8,
             color=own.color,
         )
 

@@ -161,7 +161,6 @@ def draw_episode(axes, tables):
     profile.axhline(0.0, color="#cccccc", linewidth=0.8)
     (line,) = profile.plot((), (), "o-", color="#d55e00", linewidth=1.5, markersize=6, clip_on=False)
     profile.set(xlabel="step", ylabel="energy above the start")
-    profile.margins(y=0.1)
     profile.spines[["top", "right"]].set_visible(False)
     axes.figure.set_size_inches(8, 4)
     contours, shown = [], []
@@ -189,8 +188,8 @@ def draw_episode(axes, tables):
         line.set_data(np.arange(len(along)), along)
         line.set_markevery([len(along) - 1])
         profile.set_xlim(-0.5, max(20, len(along)))
-        profile.relim()
-        profile.autoscale(axis="y")
+        bottom, top = min(along.min(), 0.0), max(along.max(), 0.05 * high)
+        profile.set_ylim(bottom - 0.1 * (top - bottom), top + 0.1 * (top - bottom))
 
     return show
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from common import DOCS, figure, table
-from curves import COLORS
 
 from exarl.model import Times
 from exarl.runs import CASES, FITTED, ONE_LEARNER, TRAIN_MS, parts, predicted, times
+from warprun.report.style import COLORS
 
 PAGE = DOCS / "benchmarks" / "exarl.md"
 FIGURE = DOCS / "figures" / "exarl_scaling.png"
@@ -107,6 +107,6 @@ def draw(of: Measured) -> None:
     exchanged, runs = of.medians()
     if all(case in runs for case in ONE_LEARNER):
         given = times(exchanged, runs)
-        with figure(FIGURE, 2, (9.6, 3.8)) as panels:
+        with figure(FIGURE, 2, (8.0, 3.4)) as panels:
             saturation(panels[0], of, given)
             compared(panels[1], of, given)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SIZE, DPI = (6.0, 4.5), 80
-"""Inches of a figure, which `draw` may change, and pixels per inch."""
+SIZE, PAD, DPI = (6.0, 4.5), 0.08, 80
+"""Inches of a figure, which `draw` may change, and of its margins; pixels per inch."""
 CAPTION, GRAY = 11, (89, 89, 89)
 """Pixels of the letters of the caption, and their color."""
 
@@ -40,9 +40,10 @@ class Picture:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.font_manager import findfont
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
         from PIL import ImageFont
 
-        self._figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+        self._figure = Figure(figsize=SIZE, dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=PAD, h_pad=PAD))
         self._canvas = FigureCanvasAgg(self._figure)
         self._figure.supxlabel(" ", fontsize=72 * CAPTION / DPI)  # the place of the caption
         self._font = ImageFont.truetype(findfont("DejaVu Sans"), CAPTION, layout_engine=ImageFont.Layout.BASIC)

@@ -41,6 +41,7 @@ SETTINGS: dict[RcKeyType, object] = {
     "axes.spines.right": False,
     "axes.linewidth": 0.7,
     "axes.grid": True,
+    "axes.prop_cycle": f"cycler('color', {list(COLORS)})",
     "grid.alpha": 0.25,
     "grid.linewidth": 0.5,
     "lines.linewidth": 1.4,
