@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from common import table
 from evidence import (
     CAMPAIGN,
     NOT_YET,
@@ -23,6 +24,7 @@ from evidence import (
     ratios,
     verdict,
 )
+from exarl.runs import CASES
 from studies import STUDIES
 from study import runs_of
 
@@ -50,6 +52,16 @@ def compared(raw: Raw, several: str, one: str) -> Interval | None:
     """Return the interval over rounds of the ratio of the rates of two runs."""
     more, fewer = by_round(raw, several), by_round(raw, one)
     return interval([more[name] / fewer[name] for name in more.keys() & fewer.keys()])
+
+
+def of_page(raw: Raw) -> str:
+    """Return what the runs of sleeping ranks did, as a table."""
+    rows = []
+    for case in CASES:
+        rate, lag, waiting = (ranks(raw, case, key) for key in ("rate", "lag", "learner_waiting"))
+        if rate and lag and waiting:
+            rows.append((f"`{case}`", rate.text(".2f"), f"{lag.median:.1f}", f"{waiting.median:.0%}"))
+    return table(("run", "rollouts/s", "lag", "learner waits"), rows)
 
 
 def faster(several: str, one: str, published: float | None = None) -> Callable[[Raw], Found]:
@@ -110,7 +122,7 @@ def learned(key: str, higher: str, lower: str) -> Callable[[Raw], Found]:
 
 
 def crowded(raw: Raw, cases: Sequence[str]) -> bool:
-    """Return whether runs of the study `exarl` had fewer cores than the nine processes, or more, of a run (rule 7)."""
+    """Return whether runs of the study `exarl` had fewer cores than the nine processes, or more, of a run (rule 6)."""
     runs = [run for case in cases for run in runs_of(STUDIES["exarl"], raw["results"]["exarl"])[case] if "machine" in run]
     return any(int(cores) < 9 for run in runs for cores in re.findall(r"(\d+) cores", run["machine"]))
 

@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import claims
+import claims_exarl
 import gpu_tables
 import gray_scott_results
 import kuramoto_sivashinsky_results
@@ -44,6 +44,7 @@ from campaign import Parts, Values, measure
 from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, replaced, settings
 from evidence import Raw, quiet
+from exarl import runs as ranks
 from studies import STUDIES
 from study import runs_of
 
@@ -52,9 +53,6 @@ from warprun.errors import UserError
 from warprun.report.style import COLORS
 from warprun.runs.bench import bench
 from warprun.runs.evaluation import Evaluator
-
-if TYPE_CHECKING:
-    from exarl.page import Measured
 
 KEPT = DOCS / "benchmarks" / "reproduce.json"
 PAGE = DOCS / "reproductions.md"
@@ -125,13 +123,11 @@ def speeds() -> Values:
 
 def exchange() -> Values:
     """Return million steps per second of an actor and a learner, of rollouts and of updates alone, and the share of the slower of these."""
-    from exarl.runs import train
-
     cartpoles = ("env=cartpole", "agent=a2c", "agent.advantage=vtrace", "agent.horizon=16", "n_envs=10000")
     (found,) = bench([compose([*cartpoles, "tuned=none", "device=cpu"])], (1,))
     rollouts, training = found.rollout_steps_per_s / 1e6, found.training_steps_per_s / 1e6
     updates = 1.0 / (1.0 / training - 1.0 / rollouts)
-    rows = train(2, *cartpoles, "concurrency=rma", "max_minutes=0.3", "total_steps=1e12", "log.every=1s")
+    rows = ranks.train(2, *cartpoles, "concurrency=rma", "max_minutes=0.3", "total_steps=1e12", "log.every=1s")
     first, last = rows[len(rows) // 2 - 1], rows[-2]  # the last one includes the final evaluation
     both = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"]) / 1e6
     measured = {"rollouts": rollouts, "updates": updates, "both": both, "share": both / min(rollouts, updates)}
@@ -149,14 +145,8 @@ def rounds_by(module: str, function: str) -> Parts:
 
 
 def exarl() -> Parts:
-    """Return a part for every round and run of sleeping ranks, and for the times of an exchange."""
-    from exarl import runs
-
-    found: Parts = {}
-    for i in range(ROUNDS):
-        found[f"times round={i}"] = lambda: dict(runs.exchange())
-        found |= {f"{case} round={i}": partial(runs.measure, case) for case in runs.CASES}
-    return found
+    """Return a part for every round and run of sleeping ranks."""
+    return {f"{case} round={i}": partial(ranks.measure, case) for i in range(ROUNDS) for case in ranks.CASES}
 
 
 MEASUREMENTS = {
@@ -206,15 +196,6 @@ def draw(kept: Raw) -> None:
         axes.set_yticks(range(len(SIZES)), [f"{size:,}" for size in SIZES])
 
 
-def sleeping_ranks(kept: Raw) -> Measured | None:
-    """Return what is measured of sleeping ranks, for the model of them; None also without simpy, which the model needs."""
-    if not find_spec("simpy"):
-        return None
-    from exarl import page
-
-    return page.measured(kept["reproduce"].get("exarl", {}).get("parts", {}))
-
-
 def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     """Yield page, mark and text of every table that is made from raw numbers."""
     yield PAGE, "claims", claims.table_of(kept)
@@ -225,10 +206,7 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield DOCS.parent / "README.md", "speeds", claims.first_sentence(kept) + gpu_tables.sentence(kept["gpu"].values())
     yield DOCS / "performance.md", "c program", claims.limit_sentence(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
-    if sleeping := sleeping_ranks(kept):
-        from exarl import page
-
-        yield page.PAGE, "exarl model", page.validation(sleeping)
+    yield DOCS / "benchmarks" / "exarl.md", "exarl runs", claims_exarl.of_page(kept)
     yield from scale.places()
     yield from gpu_tables.places(kept["gpu"])
     yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
@@ -272,10 +250,6 @@ def main() -> None:
             page.write_text(replaced(page.read_text(), mark, text))
         if len(times_to_bar(raw(), "acrobot")) == len(SIZES):
             draw(raw())
-        if sleeping := sleeping_ranks(raw()):
-            from exarl import page as exarl_page
-
-            exarl_page.draw(sleeping)
     elif chosen.check:
         wrong = differences()
         for line in wrong:

@@ -68,6 +68,14 @@ def test_what_was_measured_beside_other_load_does_not_count():
     assert claims_exarl.faster("async 8:8", "async 1:8")(found).verdict == evidence.NOT_YET
 
 
+def test_the_table_of_sleeping_ranks_has_runs_of_five_quiet_rounds():
+    found = rates(async_1_1=[5.0, 3.0, 5.5, 5.0, 5.0], queue_1_1=4 * [6.0])
+    for part in found["reproduce"]["exarl"]["parts"].values():
+        part["values"] |= {"lag": 2.0, "learner_waiting": 0.1}
+    (row,) = claims_exarl.of_page(found).splitlines()[2:]
+    assert row == "| `async 1:1` | 5.00 [3.00, 5.50] | 2.0 | 10% |"
+
+
 def test_speeds_are_medians_of_quiet_rounds_in_the_unit_of_the_page():
     speeds = claims.Speeds(
         (reproduce.PAGE, "-"), "fast", ("work", "thousands", "share"), {"a": (("x", "y"), ()), "b": (("z",), ("s",))}, 1e-3

@@ -11,9 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from exarl.model import Outcome, Times, simulate
-from warprun.parallel.launch import mpiexec
-
 HERE = Path(__file__).parent
 QUIET = (
     *("agent=a2c", "tuned=none", "device=cpu", "concurrency.threads=1"),
@@ -23,24 +20,18 @@ QUIET = (
 Record = dict[str, Any]
 
 
-def command(arguments: list[str]) -> str:
-    """Run a command whose processes have one thread each; return what it prints. Raises SystemExit if it fails."""
-    done = subprocess.run(arguments, cwd=HERE, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.stdout
-
-
 def sleepy(step_ms: float) -> list[str]:
     """Return the overrides of the environment whose step sleeps for `step_ms` milliseconds."""
     return ["env.module=./sleepy.py", "env.name=sleepy", f"env.kwargs.step_ms={step_ms}"]
 
 
 def train(processes: int, *overrides: str) -> list[Record]:
-    """Train A2C with several ranks, and return the records."""
+    """Train A2C with several ranks of one thread each, and return the records. Raises SystemExit if they fail."""
     with tempfile.TemporaryDirectory() as folder:
-        given = [*QUIET, *overrides, f"run_dir={folder}/run"]
-        command([sys.executable, "ranks.py", str(processes), *given])
+        arguments = [sys.executable, "ranks.py", str(processes), *QUIET, *overrides, f"run_dir={folder}/run"]
+        done = subprocess.run(arguments, cwd=HERE, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         return [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -50,24 +41,12 @@ TRAIN_MS, STEP_MS = 160.0, 32.0
 """The published 8 ms and 1.6 ms, times 20: what warprun itself does is then small beside them on a laptop, too."""
 UPDATES, EVERY = 50, 5
 """Updates of a run, and between two records."""
-ONE_LEARNER = [f"{mode} 1:{actors}" for actors in (1, 2, 4, 8) for mode in ("async", "queue")]
-SEVERAL = [
-    "async 2:8",
-    "async 4:8",
-    "async 8:8",
-    "range 4:8",
-    "random 4:8",
-    "queue 1:13",
-    "queue 2:12",
-    "queue 1:16",
-    "queue 8:16",
+CASES = [
+    *(f"{mode} 1:{actors}" for actors in (1, 2, 4, 8) for mode in ("async", "queue")),
+    *("queue 2:2", "async 2:8", "async 4:8", "async 8:8", "range 4:8", "random 4:8"),
+    *("queue 1:13", "queue 2:12", "queue 1:16", "queue 8:16", "queue 1:27", "queue 4:24"),
 ]
-LARGEST = ["queue 1:27", "queue 4:24"]
-AVERAGING = "queue 2:2"
-CASES = [*ONE_LEARNER, AVERAGING, *SEVERAL, *LARGEST]
-"""PROTOCOL LEARNERS:ACTORS of the real runs."""
-FITTED = ("queue 1:1", AVERAGING)
-"""Those that the times of the model are from."""
+"""PROTOCOL LEARNERS:ACTORS of the runs."""
 
 
 def parts(case: str) -> tuple[str, int, int]:
@@ -95,7 +74,7 @@ def measure(case: str) -> dict[str, float]:
 
 def measured(case: str, records: list[Record]) -> dict[str, float]:
     """Return the rates and means of a run between its second record and its last but one."""
-    _, learners, actors = parts(case)
+    _, learners, _ = parts(case)
     first, last, between = records[1], records[-2], records[2:-1]
 
     def gained(name: str) -> float:
@@ -110,28 +89,7 @@ def measured(case: str, records: list[Record]) -> dict[str, float]:
         "unique": rate * (1.0 - gained("actors/rollouts_reused") / gained("actors/rollouts_trained")),
         "lag": mean("actors/lag_mean"),
         "learner_waiting": mean("actors/learner_waiting_share"),
-        "act_s": (1.0 - mean("actors/actor_waiting_share")) * actors / rate,
     }
-
-
-def exchange() -> dict[str, float]:
-    """Return the seconds of push, pop, show, read and message between two ranks."""
-    found: dict[str, float] = json.loads(command([mpiexec(), "-n", "2", sys.executable, "exchange_times.py"]))
-    return found
-
-
-def times(exchanged: dict[str, float], runs: dict[str, dict[str, float]]) -> Times:
-    """Return the times of the model: those of an exchange, and of the runs of one learner with one actor and of two with two."""
-    one, two = (runs[case] for case in FITTED)
-    train_s = 1.0 / one["rate"] - exchanged["show"] - exchanged["pop"]
-    average = max(0.0, 2.0 / two["rate"] - 1.0 / one["rate"])
-    return Times(train=max(TRAIN_MS / 1e3, train_s), act=max(STEP_MS / 1e3, one["act_s"]), average=average, **exchanged)
-
-
-def predicted(case: str, given: Times, rollouts: int = 0) -> Outcome:
-    """Return what the model says of a case."""
-    protocol, learners, actors = parts(case)
-    return simulate(protocol, learners, actors, given, rollouts or UPDATES * learners)
 
 
 # Central inference ----------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_actions_are_checked_before_anything_is_stepped():
     wrong = np.zeros(N, np.int64)
     for value in (2, -1, 2**32):
         wrong[-1] = value
-        with pytest.raises(UserError, match=r"not in Discrete\(n=2\)"):
+        with pytest.raises(UserError, match=r"not in Discrete\(n=2, start=0\)"):
             envs.step(wrong)
     with pytest.raises(UserError, match=r"shape \[3\]"):
         envs.step(np.zeros(3, np.int64))

@@ -297,6 +297,7 @@ NUMBERS = count()
 @pytest.fixture
 def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
+    ahead.dismiss()  # what other tests have wanted
 
 
 def module_of(change: Callable[[np.float32], np.float32]) -> ModuleType:
