@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from cuda.core import Linker, LinkerOptions, ObjectCode
 from numba import cuda, typeof
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -114,6 +113,8 @@ def recorded(launches: list[Launch]) -> Iterator[None]:
 
 def registers(launch: Launch) -> int:
     """Return the registers of a kernel, compiled and linked as Numba does it."""
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
     signature = tuple(map(typeof, launch.arguments))
     code, _ = cuda.compile(launch.kernel.py_func, signature, cc=CAPABILITY, device=False, abi="numba", output="ltoir")
     most = launch.kernel.targetoptions.get("max_registers")

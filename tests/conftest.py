@@ -1,8 +1,10 @@
-"""What all tests share: where kernels are kept, and which tests need a GPU."""
+"""What all tests share: where kernels are kept, and which tests need a GPU or the extra `ptx`."""
 
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -36,15 +38,34 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))
     _mark_long(items)
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
+    _skip(items, "gpu", _without_gpu)
+    _skip(items, "ptx", _without_ptx)
+
+
+def _skip(items: list[pytest.Item], name: str, problem: Callable[..., str]) -> None:
+    """Skip the tests with a mark for which `problem`, called with what the mark was given, returns a reason."""
+    for item in items:
+        mark = item.get_closest_marker(name)
+        reason = problem(*mark.args) if mark else ""
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _without_gpu() -> str:
     from warprun.simulation.device import cuda_problem
 
     problem = cuda_problem()
-    if problem:
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {problem}"))
+    return f"needs a GPU: {problem}" if problem else ""
+
+
+@cache
+def _without_ptx(*packages: str) -> str:
+    """Return the one reason why nothing is compiled to PTX here, and assembled if `packages` are needed for it."""
+    from warprun.checking.machine_code import nvvm_problem
+
+    missing = [f"{package} is not installed" for package in packages if not list(metadata.distributions(name=package))]
+    problem = nvvm_problem() or ", ".join(missing)
+    return f'needs the extra ptx, pip install -c constraints.txt -e ".[test,ptx]": {problem}' if problem else ""
 
 
 def _mark_long(items: list[pytest.Item]) -> None:

@@ -67,7 +67,7 @@ def test_blocks_of_shell_can_be_read(shell: str) -> None:
             assert done.returncode == 0, f"{page.name}: {done.stderr}"
 
 
-@pytest.mark.by_default(6)
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("source", [*list(SHOWN)[:6], *filter(_names_a_stand_in, list(SHOWN)[6:])])
 def test_settings_of_commands_are_accepted(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _make(source, tmp_path, monkeypatch)

@@ -174,6 +174,7 @@ def test_robustness_table_counts_the_seeds_that_learn():
     assert study.table(runs).count("2/5 (480)") == 20
 
 
+@pytest.mark.by_default(3)
 @pytest.mark.parametrize("name", load("studies").STUDIES)
 def test_settings_of_studies_are_accepted(name):
     for case in load("studies").STUDIES[name].cases.values():

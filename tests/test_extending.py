@@ -32,6 +32,7 @@ def examples(tmp_path: Path) -> Path:
     return write(tmp_path, files(ROOT / "docs" / "extending.md"))
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("agent", ["agent=ppo", "agent=dqn agent.utd_ratio=0.05"])
 def test_agents_solve_the_simulator_of_the_docs(examples: Path, monkeypatch: pytest.MonkeyPatch, agent: str) -> None:
     monkeypatch.chdir(examples)
@@ -109,6 +110,7 @@ EXAMPLES = [block for block in blocks(INTEROP, "python") if not re.match(r"# \S+
 NEEDS = ("stable_baselines3", "pettingzoo")
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_example_runs(example, tmp_path, monkeypatch):
     for library in NEEDS:
@@ -160,6 +162,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("fused", [True, False])
 def test_the_agent_of_the_docs_solves_the_bandit(installed: Path, fused: bool, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["env=bandit", "agent=reinforce", "env.params.offset=20", "n_envs=64", "total_steps=102400", "eval.every=never", "seed=1"]

@@ -23,6 +23,7 @@ def test_every_task_is_of_one_set_and_every_rule_has_its_reference():
     assert set(RULED) == set(references.REFERENCES) - {"integrator"}
 
 
+@pytest.mark.by_default(3)
 @pytest.mark.parametrize("name", RULED)
 def test_quoted_numbers_are_those_computed(name):
     found, task = references.REFERENCES[name](), RULED[name]

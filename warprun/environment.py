@@ -95,7 +95,8 @@ class Group:
     and gets no reward until the next episode. None: all actors stay."""
 
     def __post_init__(self) -> None:
-        self.spec  # noqa: B018  raises for a bad name, size or space
+        if any(self.spec.action.starts):  # `spec` raises for a bad name, size or space
+            raise ContractError(f"functions get the actions of group {self.name!r} counted from 0, without a `start`: add it in the step")
         if not is_named_tuple(self.state):
             raise ContractError(f"state of group {self.name!r} must be a NamedTuple class, not {shown(self.state)}")
         if not isinstance(self.lengths, Mapping):

@@ -30,6 +30,13 @@ def whole_number(what: str, value: object, largest: int = MAX_SIZE) -> int:
     return int(value)
 
 
+def _start(what: str, value: object, n: int) -> int:
+    """Return the number of the first of `n` actions as an int. Raises ContractError, which begins with `what`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not -(2**31) <= value <= 2**31 - n:
+        raise ContractError(f"{what} must be a whole number such that actions fit into 32 bits, not {shown(value)}")
+    return int(value)
+
+
 def is_name(value: object) -> bool:
     """Return whether kernels can use `value` in the names of variables."""
     return isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value)
@@ -68,12 +75,14 @@ def problem_of_array(array: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class Discrete:
-    """One of `n` actions, 0 to n - 1."""
+    """One of `n` actions. A policy counts them from 0, the environment from `start`."""
 
     n: int
+    start: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole_number("n of Discrete(n)", self.n))
+        object.__setattr__(self, "start", _start("start of Discrete(n, start)", self.start, self.n))
 
     @property
     def outputs(self) -> int:
@@ -85,12 +94,19 @@ class Discrete:
         """Numbers that make one action."""
         return 1
 
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The number that the environment counts each choice from."""
+        return (self.start,)
+
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several choices at once, choice j one of `nvec[j]`."""
+    """Several choices at once, choice j one of `nvec[j]`. A policy counts them from 0, the environment from `start[j]`."""
 
     nvec: tuple[int, ...]
+    start: tuple[int, ...] = ()
+    """Empty: 0 for each."""
 
     def __post_init__(self) -> None:
         what = "nvec of MultiDiscrete(nvec)"
@@ -98,6 +114,11 @@ class MultiDiscrete:
             raise ContractError(f"{what} must be a tuple of at least one whole number, such as (3, 2), not {shown(self.nvec)}")
         object.__setattr__(self, "nvec", tuple(whole_number(f"each number in {what}", n) for n in self.nvec))
         whole_number(f"the sum of {what}", sum(self.nvec))
+        first = self.start or (0,) * len(self.nvec)
+        if not isinstance(first, tuple) or len(first) != len(self.nvec):
+            raise ContractError(f"start of MultiDiscrete(nvec, start) must be a tuple of {len(self.nvec)} numbers, not {shown(self.start)}")
+        each = (_start("each number in start of MultiDiscrete(nvec, start)", *pair) for pair in zip(first, self.nvec, strict=True))
+        object.__setattr__(self, "start", tuple(each))
 
     @property
     def outputs(self) -> int:
@@ -108,6 +129,11 @@ class MultiDiscrete:
     def components(self) -> int:
         """Numbers that make one action."""
         return len(self.nvec)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The number that the environment counts each choice from."""
+        return self.start
 
 
 @dataclass(frozen=True)
@@ -247,6 +273,11 @@ class Box:
         return self.size
 
     @property
+    def starts(self) -> tuple[int, ...]:
+        """Empty: a Box has no choices."""
+        return ()
+
+    @property
     def bytes(self) -> bool:
         """Whether a byte can hold each number of a row, x as the whole number 255 x."""
         return not self.rest and all(field.kind != "real" for field in self.fields)
@@ -273,18 +304,6 @@ def choices(space: Space) -> tuple[int, ...]:
     if isinstance(space, Box):
         return ()
     return space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
-
-
-def to_bounds(actions: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Return actions [..., size] of a policy in the units of a `Box` with `bounds` [size, 2], float32 all.
-
-    The operations and their order are those of `kernels.sampling.to_bounds`, so the numbers are those of kernels, bit for bit.
-    """
-    low, high = bounds.T
-    bounded = np.isfinite(bounds).all(1)
-    share = (np.clip(actions, np.float32(-1.0), np.float32(1.0)) + np.float32(1.0)) * np.float32(0.5)
-    mapped = np.where(bounded, low, 0) * (np.float32(1.0) - share) + np.where(bounded, high, 0) * share
-    return np.clip(np.where(bounded, mapped, actions), low, high)
 
 
 PolicyKind = Literal["sampled", "explored", "squashed"]

@@ -23,6 +23,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "four_values": ("(observation, reward, terminated, truncated, info)",),
     "constant_feature": ("observation 1", "always 0"),
     "raises": ("misbehaving.py", "ZeroDivisionError"),
+    "state": ("another environment gave another", "random generators are part of it"),
     "terminated_number": ("terminated must be True or False",),
 }
 """Fault -> words of the line that tells it."""
@@ -78,4 +79,21 @@ class Misbehaving(gymnasium.Env):
         return seen
 
 
-environment = Misbehaving
+class Saves(Misbehaving):
+    """Its state lacks the generator with the fault `state`."""
+
+    def get_state(self) -> np.ndarray:
+        words = self.np_random.bit_generator.state
+        numbers = [words["state"][name] >> shift & 2**64 - 1 for name in ("state", "inc") for shift in (64, 0)]
+        return np.array([self.taken, *(numbers if self.fault != "state" else [])], np.uint64)
+
+    def set_state(self, state: np.ndarray) -> None:
+        self.taken, *numbers = map(int, state)
+        if numbers:
+            high, low, inc_high, inc_low = numbers
+            own = {"state": high << 64 | low, "inc": inc_high << 64 | inc_low}
+            self.np_random.bit_generator.state = self.np_random.bit_generator.state | {"state": own, "has_uint32": 0, "uinteger": 0}
+
+
+def environment(fault: str = "", saves: bool = False) -> Misbehaving:
+    return Saves(fault) if saves or fault == "state" else Misbehaving(fault)

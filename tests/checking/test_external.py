@@ -16,7 +16,7 @@ from warprun.config.compose import compose
 from warprun.errors import UserError
 
 HERE = Path(__file__).parent
-OFTEN = ("bounds", "unseeded", "unseeded_steps", "shape", "never_ends", "raises")
+OFTEN = ("state", "bounds", "unseeded", "unseeded_steps", "shape", "never_ends", "raises")
 SETTINGS = ["env=gymnasium", f"env.module={HERE / 'misbehaving.py'}", "n_envs=8"]
 
 
@@ -36,9 +36,22 @@ def test_a_mistake_in_a_class_is_found_and_named(fault: str) -> None:
     assert any(all(word in line for word in FAULTS[fault]) for line in told), told
 
 
-def test_a_class_without_mistakes_passes() -> None:
-    found = check(compose(SETTINGS), SETTINGS)
+@pytest.mark.parametrize("saves", ["false", "true"])
+def test_a_class_without_mistakes_passes(saves: str) -> None:
+    given = [*SETTINGS, f"env.kwargs.saves={saves}"]
+    found = check(compose(given), given)
     assert not [finding for finding in found if finding.verdict in ("warning", "failed")]
+    assert [finding.verdict for finding in found if finding.check == "state"] == ["passed"] * (saves == "true")
+
+
+def test_an_incomplete_state_is_refused_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([*SETTINGS, "env.kwargs.fault=state", "concurrency.workers=0", "device=cpu", "total_steps=100"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert all(words in line for words in FAULTS["state"])
+    assert not list(tmp_path.glob("outputs/*"))
 
 
 def test_the_environment_is_closed() -> None:

@@ -61,7 +61,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.by_default(2)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mistake):
     (tmp_path / "full").mkdir()
@@ -289,6 +289,7 @@ def test_hydra_says_where_the_config_comes_from(tmp_path):
     assert "pkg://warprun.conf" in done.stdout
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize(
     ("line", "offered"),
     [("warprun env=pend", "env=pendulum"), ("warprun train env=pend", "env=pendulum"), ("warprun agent.gam", "agent.gamma=")],

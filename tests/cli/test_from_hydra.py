@@ -121,6 +121,7 @@ def test_what_is_typed_in_hydra(place, capsys, typed):
         assert not (place / "outputs").exists()
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("typed", [typed for typed, (_, told) in TOLD.items() if "write `" in told])
 def test_the_command_that_the_line_names_works(place, capsys, monkeypatch, typed):
     if "sweeper=" in typed:

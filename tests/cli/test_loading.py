@@ -97,7 +97,7 @@ def test_what_commands_begin_with_is_light() -> None:
     assert python(f"import sys, {', '.join(LIGHT)}; print({HEAVY})") == "[]"
 
 
-@pytest.mark.by_default(2)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
 def test_a_refused_config_imports_neither_torch_nor_numba(arguments: list[str]) -> None:
     code = f"import sys; from warprun.cli.main import run; code = run(sys.argv[1:]); print(code, {HEAVY})"

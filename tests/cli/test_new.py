@@ -52,6 +52,7 @@ def test_projects_are_well_formed_and_named(project: Path) -> None:
     assert len([line for line in scripts(project / "README.md")[0].splitlines() if line]) == 5
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("project", [variant for variant in new.VARIANTS if variant != "--agent"], indirect=True)
 def test_equations_pass_their_tests_in_plain_python(project: Path) -> None:
     pytest.importorskip("gymnasium")

@@ -83,6 +83,7 @@ def test_many_runs_have_one_block_for_the_best_and_the_folder_of_all(run: Path, 
     ]
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("live", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_a_run_ends_with_commands_that_work(
     live: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture

@@ -78,6 +78,7 @@ def test_a_run(folder: str, printed: Printed) -> None:
     assert Path("report/report.html").is_file()
 
 
+@pytest.mark.by_default(0)
 def test_a_run_that_is_interrupted(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as stopped:
         stopped.setattr(runs, "is_stopped", lambda: True)
@@ -139,6 +140,7 @@ def test_a_study(folder: str, printed: Printed) -> None:
     assert Path("conf/experiment/best.yaml").is_file()
 
 
+@pytest.mark.long
 def test_folders_of_earlier_versions(tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Job folders had names with `=` and commas; every verb takes them."""
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """`resume=` on the command line: which run, with which settings, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,21 @@ TINY = words("""
 """)
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A folder with a finished run, `run`."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert run([*TINY, "total_steps=2048", "run_dir=run"]) == 0
+    return folder
+
+
 @pytest.fixture
-def home(tmp_path, monkeypatch, capsys) -> Path:
-    """A folder with a finished run, `run`, as the working folder."""
+def home(finished, tmp_path, monkeypatch) -> Path:
+    """A copy of that folder as the working folder."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    assert run([*TINY, "total_steps=2048", "run_dir=run"]) == 0
-    capsys.readouterr()
     return tmp_path
 
 

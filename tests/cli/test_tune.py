@@ -103,6 +103,7 @@ def test_sweeps_of_hydra_are_distributions(override, distribution):
     assert found.text == dict([override.split("=", 1)])
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("agent", SPACES)
 def test_the_space_of_an_agent_can_be_searched(agent):
     """Every extreme value makes a config that is checked, with tuned settings and without; what nobody has set is within all ranges."""
@@ -123,6 +124,7 @@ def test_the_first_trial_has_the_defaults(fake):
     assert first.agent == defaults.agent != second.agent
 
 
+@pytest.mark.long
 def test_trials_evaluate_at_the_same_parts_of_a_run(fake):
     for folder, given, every in (("a", [], "10%"), ("b", ["eval.every=5%"], "5%")):
         assert cli.run(["tune", *SEARCH, *given, "trials=2", f"sweep_dir={folder}"]) == 0

@@ -25,6 +25,7 @@ def composed(monkeypatch):
     return seen
 
 
+@pytest.mark.by_default(4)
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 
 from warprun.cli import main as cli
-from warprun.config.compose import change, compose, note_on_defaults, note_on_tuned
+from warprun.config.compose import change, note_on_defaults, note_on_tuned
+from warprun.config.compose import compose as compose_anew
 from warprun.config.compositions import Compositions
 from warprun.config.schema import as_before, from_dict, to_dict
 from warprun.errors import UserError
 
 NAMES = ("horizon", "staggered", "minibatches", "epochs", "desired_kl", "return_window")
 FIXED = [16, False, 4, 4, None, None]
+compose = Compositions().compose
+"""The config of Hydra, sooner where only numbers differ from one before."""
 
 
 def found(*overrides: str, names: Sequence[str] = NAMES) -> list[float]:
@@ -36,6 +39,7 @@ def test_rollouts_and_minibatches_have_rows_within_bounds(n_envs: int, expected:
     assert found("env=pendulum", "tuned=none", f"n_envs={n_envs}") == [*sizes, 0.01, window]
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize(("n_envs", "expected"), [(1, [4096, 16, 10]), (16, [256, 16, 10]), (1000, [8, 31, 10]), (20_000, [8, 64, 2])])
 def test_steps_of_python_are_fewer_in_a_rollout_and_learned_from_more_often(n_envs: int, expected: list[int]) -> None:
     names = ("horizon", "minibatches", "epochs")
@@ -68,6 +72,7 @@ def test_rollouts_of_a2c_have_enough_rows_for_a_gradient_step(n_envs: int, expec
     assert found("env=pendulum", "tuned=none", "agent=a2c", "n_envs=1", "total_steps=25600", names=NAMES[:1]) == [100]
 
 
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize("agent", ["dqn", "ddpg", "td3", "sac"])
 def test_gradient_steps_after_a_step_of_many_environments_are_as_many_as_of_few(agent: str) -> None:
     names = ("utd_ratio", "learning_starts")
@@ -125,7 +130,7 @@ def test_a_minibatch_of_a_policy_with_memory_has_as_many_rows() -> None:
 
 def test_settings_of_a_sweep_follow_from_each_number() -> None:
     one, many = Compositions(), [[*UNTUNED, f"n_envs={n}"] for n in (1, 1000, 10_000)]
-    assert [one.compose(each).agent.horizon for each in many] == [compose(each).agent.horizon for each in many] == [8192, 64, 16]
+    assert [one.compose(each).agent.horizon for each in many] == [compose_anew(each).agent.horizon for each in many] == [8192, 64, 16]
 
 
 def test_what_is_printed_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ def units(config: Config) -> list[float]:
     return [getattr(config.agent, name) for name in IN_SEQUENCES]
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("agent", ["env=cartpole agent=dqn", "env=pendulum agent=ddpg", "env=pendulum agent=td3", "env=pendulum agent=sac"])
 def test_a_batch_is_of_sequences_and_updates_are_few(agent: str) -> None:
     """The tuned settings are for networks without memory, so their numbers do not count."""
@@ -80,6 +81,7 @@ def test_every_group_has_what_its_network_needs() -> None:
     assert other.batch_size == 32 and group_config(other, "a").batch_size == 64
 
 
+@pytest.mark.long
 def test_the_run_says_them_and_writes_them_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["n_envs=4", "total_steps=1200", "agent.network.hidden=[4]", "agent.network.units=[4]", "agent.replay.sequence=4"]
     folder = tmp_path / "run"

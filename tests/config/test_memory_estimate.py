@@ -9,7 +9,7 @@ import pytest
 from tests.scripts import load
 from tests.selection import few
 from warprun.config.compose import compose
-from warprun.config.memory_estimate import EVALUATION_STEPS, _memory_of_device, check_evaluation_memory, estimate
+from warprun.config.memory_estimate import CUDA_CONTEXT, EVALUATION_STEPS, _memory_of_device, check_evaluation_memory, estimate, most_on_gpu
 from warprun.config.schema import load_environment
 from warprun.errors import UserError
 from warprun.kernels.driver import left_in_cgroups
@@ -190,3 +190,10 @@ def test_the_memory_of_a_gpu_counts_if_a_kernel_runs_there(works: bool, monkeypa
     monkeypatch.setattr("warprun.simulation.device.cuda_problem", lambda: None if works else "it is busy")
     found, there = _memory_of_device(compose(["env=cartpole", "agent=a2c"]))
     assert found == works and (there == 2**33) == works
+
+
+def test_the_largest_of_some_runs_on_a_gpu() -> None:
+    configs = [compose(["env=cartpole", "device=cpu", f"n_envs={n_envs}"]) for n_envs in (10, 100_000, 1000)]
+    environment, _ = load_environment(configs[1].env)
+    assert most_on_gpu(configs) == estimate(configs[1], environment, on_gpu=True).bytes > CUDA_CONTEXT
+    assert most_on_gpu([]) == 0

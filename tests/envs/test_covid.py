@@ -84,6 +84,7 @@ def golden(episode: str, name: str, t: int) -> np.ndarray:
     return GOLDEN[f"{episode}/{name}"][t].astype(float)
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
 def test_states_of_the_golden_episodes(golden_days, data, e, episode):
     for t, day in enumerate(golden_days):
@@ -113,6 +114,7 @@ def test_masks_of_the_golden_episodes(golden_days, e, episode):
         assert (golden_days[t]["mask_planner"][e, 0] == golden(episode, "obs_mask_p", n)).all()
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
 def test_observations_of_the_golden_episodes(golden_days, e, episode):
     for n, t in enumerate(GOLDEN["obs_days"]):

@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from scipy.fft import dctn
 
 import warprun
@@ -107,6 +108,7 @@ def test_the_error_falls_with_the_square_of_the_cell() -> None:
     assert all(3.2 < coarse / fine < 4.7 for coarse, fine in pairwise(errors)), errors
 
 
+@pytest.mark.long
 def test_compiled_kernels_follow_the_scheme() -> None:
     """Float32 in kernels against float64 on whole arrays, with ports and rewards, over each of ten steps of the environment."""
     envs, seen = environments()

@@ -243,6 +243,7 @@ def test_options_make_the_spaces() -> None:
     assert (group.observation.size, group.action.size, group.action.bounds()[0]) == (64, 5, (-0.5, 0.5))
 
 
+@pytest.mark.long
 def test_a_resumed_run_continues_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With noise, whose generator is a part of the state; interrupted in the middle of episodes."""
     monkeypatch.chdir(tmp_path)

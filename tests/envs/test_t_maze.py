@@ -64,6 +64,7 @@ def test_the_goal_is_seen_in_the_first_observation_only() -> None:
         assert seen[NORTH] == seen[SOUTH]
 
 
+@pytest.mark.long
 def test_the_engine_walks_to_the_goal() -> None:
     """Episodes with the right actions end after length + 1 steps with reward 4; both goals are drawn."""
     environment, _ = import_environment("warprun.envs.t_maze", {"length": 3})
@@ -90,7 +91,7 @@ def test_the_time_limit_grows_with_the_length() -> None:
     assert load_environment(compose(["env=t_maze", "env.length=7", "env.time_limit=9"]).env)[0].spec.time_limit == 9
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize(("name", "kept"), [("cartpole", [0, 2]), ("pendulum", [0, 1])])
 def test_without_velocities_the_other_numbers_are_the_same(name: str, kept: list[int]) -> None:
     seen = {}

@@ -79,6 +79,7 @@ def test_attributes():
     assert envs.reset().shape == (4, 4)
 
 
+@pytest.mark.long
 def test_masks_are_answered(tmp_path):
     """As MaskablePPO of sb3-contrib asks; the last action is forbidden, and action 2 ends the episode."""
     file = tmp_path / "masked.py"

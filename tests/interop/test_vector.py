@@ -221,10 +221,10 @@ def test_spaces_and_metadata_are_those_of_gymnasium():
 
 
 def test_settings_reach_the_environment():
-    envs = warprun.make_vec("cartpole", 4, params={"start": 0.0}, time_limit=3)
+    envs = warprun.make_vec("cartpole", 4, params={"start": 0.0}, time_limit=6)
     assert (envs.reset(seed=0)[0] == 0).all()
-    ends = [envs.step(np.array([0, 1, 0, 1]))[3].all() for _ in range(6)]
-    assert ends == [False, False, True] * 2
+    ends = [envs.step(np.array([0, 1, 0, 1]))[3].all() for _ in range(12)]
+    assert ends == [*5 * [False], True] * 2
     with pytest.raises(UserError, match="no parameter 'strat'"):
         warprun.make_vec("cartpole", params={"strat": 0.0})
     for given, message in (

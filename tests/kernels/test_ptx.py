@@ -13,7 +13,7 @@ from numba import cuda, typeof
 
 from tests.selection import few
 from tests.simulation.rollouts import CASES
-from warprun.checking.machine_code import instructions, nvvm_problem
+from warprun.checking.machine_code import instructions
 from warprun.kernels import compile as kernels
 from warprun.kernels.mlp_cuda import BlockInference, BlockNetwork
 from warprun.simulation import allocation as store
@@ -36,7 +36,7 @@ except ImportError:  # then nothing compiles, and every test is skipped
     pass
 
 
-pytestmark = pytest.mark.skipif(nvvm_problem() != "", reason=nvvm_problem())
+pytestmark = pytest.mark.ptx
 
 
 @pytest.fixture(autouse=True)

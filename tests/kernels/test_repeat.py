@@ -75,7 +75,7 @@ def same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-@pytest.mark.by_default(2)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_training_is_that_without_recording(case: str, threads: int) -> None:

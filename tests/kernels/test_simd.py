@@ -156,6 +156,7 @@ def expected(found: dict[str, np.ndarray], t: int, env: int, actor: int) -> dict
     return {name: wrapped(eval(text, dict(names))) for name, text in EXPRESSIONS.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["compiled", *VARIABLES])
 def test_integers_are_computed_in_64_bits_and_stored_in_32(found, target):
     after, wrong = found[target], {}
@@ -166,12 +167,14 @@ def test_integers_are_computed_in_64_bits_and_stored_in_32(found, target):
     assert not wrong
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", VARIABLES)
 def test_every_integer_is_the_same_on_every_target(found, target):
     for name, values in found["compiled"].items():
         np.testing.assert_array_equal(found[target][name], values, err_msg=name)
 
 
+@pytest.mark.long
 def test_the_inputs_use_all_their_bits(found):
     """Small numbers would agree at any width."""
     assert np.abs(found["compiled"]["h"].astype(np.int64)).max() > 2**30

@@ -12,6 +12,7 @@ from warprun.simulation.trajectory import Trajectory, allocate
 
 Golden = Callable[[str], dict[str, torch.Tensor]]
 CPU = torch.device("cpu")
+FEATURES = Box(3)
 
 
 class State(NamedTuple):
@@ -22,12 +23,12 @@ def nothing() -> None:
     """Stand in for the functions of an environment: no test here steps one."""
 
 
-def environment(**spaces: Space) -> Environment:
+def environment(observation: Box = FEATURES, **spaces: Space) -> Environment:
     """Make an environment with a group of two actors for each space, masked where discrete."""
     groups = []
     for name, space in spaces.items():
         mask = None if isinstance(space, Box) else nothing
-        groups.append(Group(name, 2, State, Box(3), space, nothing, nothing, mask))
+        groups.append(Group(name, 2, State, observation, space, nothing, nothing, mask))
     return Environment(tuple(groups), tuple(Phase(name, nothing) for name in spaces), time_limit=4)
 
 

@@ -22,15 +22,16 @@ from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Transitions
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import allocate
+from warprun.spec import Field
 from warprun.state import restore
 
 NAMES = {"dqn": Discrete(3), "ddpg": Box(2), "td3": Box(2), "sac": Box(2)}
 
 
-def single(name: str, features: int = 3) -> Environment:
+def single(name: str, features: int = 3, fields: tuple[Field, ...] = ()) -> Environment:
     """Return an environment of one actor, for an agent called `name`, that nobody steps."""
     base = environment(one=NAMES[name]).groups[0]
-    group = Group("one", 1, base.state, Box(features), NAMES[name], base.reset, base.observe)
+    group = Group("one", 1, base.state, Box(features, fields=fields), NAMES[name], base.reset, base.observe)
     return Environment((group,), (Phase("one", base.reset),), time_limit=4)
 
 
@@ -280,6 +281,7 @@ def test_epsilon_greedy_takes_every_action_as_often_as_it_should() -> None:
     assert counts.tolist() == pytest.approx([0.1, 0.7, 0.1, 0.1], abs=0.01)
 
 
+@pytest.mark.long
 def test_white_noise_is_normal_and_stays_within_bounds() -> None:
     action = explore(Box(1, -1.0, 1.0), (0.0, 0.2, 1.0), [0.1], 20)[..., 0]
     assert action.mean().item() == pytest.approx(0.1, abs=0.01)
@@ -288,6 +290,7 @@ def test_white_noise_is_normal_and_stays_within_bounds() -> None:
     assert explore(Box(1, -1.0, 1.0), (0.0, 5.0, 1.0), [0.1], 20).abs().max() == 1.0
 
 
+@pytest.mark.long
 def test_ou_noise_drifts_and_begins_anew_with_the_episode() -> None:
     noise = explore(Box(1, -1.0, 1.0), (0.0, 0.05, 0.1), [0.0], 24, time_limit=8)[..., 0]
     spread = noise.std(1)

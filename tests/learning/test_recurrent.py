@@ -225,6 +225,7 @@ def test_groups_masks_and_normalisation() -> None:
     assert agent.update(taken, 0.0)["loss/producers/grad_norm"].isfinite()
 
 
+@pytest.mark.long
 def test_real_actions() -> None:
     environment = import_environment("warprun.envs.pendulum", {"velocity": False})[0]
     environment = replace(environment, time_limit=7)
@@ -312,7 +313,7 @@ def right_turns(agent: Any, engine: KernelEngine, rollouts: int) -> float:
     return right / ended
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_solves_a_maze(kind: str) -> None:
     assert share_of_right_turns(NetworkConfig(type=kind, hidden=[], units=[16]), 60) > 0.95

@@ -141,6 +141,26 @@ def test_priorities_are_the_golden_ones(form: type[Replay], golden: Golden) -> N
     assert (find(replay, beyond) < count).all()
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_of_several_errors_has_the_largest_priority_in_any_order(form: type[Replay]) -> None:
+    random = torch.Generator().manual_seed(0)
+    rows, errors = torch.randint(40, (64,), generator=random), torch.randn(64, generator=random)
+    assert len(rows.unique()) < 40
+    found = []
+    for _ in range(5):
+        replay = make(single(Discrete(2)), 1, form, capacity=40, prioritized=True)
+        replay.update_priorities(torch.arange(40), torch.full((40,), 9.0))  # what a row had before does not count
+        order = torch.randperm(64, generator=random)
+        replay.update_priorities(rows[order], errors[order])
+        found.append(replay.tree)
+    for tree in found[1:]:
+        assert torch.equal(tree.priority, found[0].priority) and torch.equal(tree.sums, found[0].sums)
+    config = replay.config
+    for row in rows.unique():
+        expected = (errors[rows == row].double().abs().max() + config.eps) ** config.alpha
+        close(found[0].priority[row], expected, 1e-6)
+
+
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("space", SPACES.values(), ids=str)
 def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> None:

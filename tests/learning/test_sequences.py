@@ -234,7 +234,7 @@ def test_priorities_are_of_sequences() -> None:
     assert found[:3].tolist() == pytest.approx([0.9 * 2.0 + 0.1 * 3.0 / 9, 0.5, 0.0])
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
 def test_actors_and_critics_learn_with_memory(name: str) -> None:
     """The pendulum without velocity: gradients arrive in every layer, recurrent ones included, and in no other way than by recall."""

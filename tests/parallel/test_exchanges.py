@@ -25,7 +25,7 @@ def exchange(mode: str, window: str, learners: int, actors: int, rollouts: int, 
     return [json.loads((out / f"{learner}.json").read_text()) for learner in range(learners)]
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize(
     ("mode", "learners", "actors", "rollouts"),
     [

@@ -65,7 +65,7 @@ def assert_ended_well(run: Run, mode: str, rank: int, how: str, error: str) -> N
         assert name in status["reason"]
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize(
     ("mode", "rank", "how"),
     [

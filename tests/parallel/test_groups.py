@@ -81,7 +81,7 @@ def test_a_rank_that_fails_before_the_run_is_named(where: str, rank: int, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.by_default(2)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize(
     ("ranks", "arguments", "said"),
     [

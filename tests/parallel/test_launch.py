@@ -185,7 +185,7 @@ SMALL = ["env=cartpole", "agent=a2c", "device=cpu", "total_steps=1000"]
 TORCHRUN = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "LOCAL_RANK": "0"}
 
 
-@pytest.mark.by_default(5)
+@pytest.mark.by_default(2)
 @pytest.mark.parametrize(
     ("ranks", "arguments", "said"),
     [
@@ -226,7 +226,7 @@ def test_a_mistake_is_one_line(ranks: int, arguments: list[str], said: str, tmp_
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -251,6 +251,7 @@ def test_a_mistake_in_all_ranks_is_told_once(arguments: list[str], said: str, tm
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_mistake_in_one_rank_only_ends_all(tmp_path: Path) -> None:
     """The module of the environment is missing on the node of rank 1."""
     (tmp_path / "one.py").write_text(

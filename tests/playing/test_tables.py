@@ -11,7 +11,10 @@ from scipy import stats
 import warprun
 from tests.compiled import compiled
 from tests.environments.pinball import SPEC
+from tests.playing import counted
 from tests.playing.plays import MARKET, SMALL, made, numbers, play_random, rows
+from tests.simulation.external import misbehaving
+from warprun.errors import TrainingFailed
 from warprun.kernels.sampling import to_bounds
 from warprun.playing.episodes import RandomPolicy, episodes_of
 from warprun.playing.play import Order, play
@@ -19,7 +22,7 @@ from warprun.runs import checkpoint
 from warprun.runs.build import set_up
 from warprun.runs.evaluation import evaluate_run
 from warprun.runs.opening import load_checkpoint, open_run, trained_agent
-from warprun.runs.recording import in_environment_units
+from warprun.simulation.units import in_environment_units
 from warprun.spec import Box
 
 FIELDS = ("state.x", "state.x_dot", "state.theta", "state.theta_dot")
@@ -108,6 +111,26 @@ def test_actions_are_those_that_the_environment_gets(tmp_path: Path) -> None:
     assert 1.9 < np.abs(torque).max() <= 2.0
 
 
+COUNTED = ["env=cartpole", "env.name=counted", "env.module=tests.playing.counted", "env.time_limit=20"]
+
+
+@pytest.mark.parametrize(("multi", "first", "second"), [("false", {10, 11, 12}, None), ("true", {5, 6}, {-1, 0, 1})])
+def test_choices_are_counted_as_the_environment_counts_them(tmp_path: Path, multi: str, first: set[int], second: set[int] | None) -> None:
+    """In both kinds of records and for `draw`."""
+    pytest.importorskip("matplotlib")
+    counted.drawn.clear()
+    play_random(*COUNTED, f"env.kwargs.multi={multi}", records=(tmp_path / "a.csv", tmp_path / "a.npz", tmp_path / "a.gif"))
+    arrays, table = np.load(tmp_path / "a.npz"), [row for row in rows(tmp_path / "a.csv") if row["reward"] != ""]
+    actions = arrays["agent/action"][:, 0]
+    assert actions.dtype == np.int32 and set(actions[:, 0].tolist()) == first
+    np.testing.assert_array_equal(actions[:, 0], arrays["agent/reward"][:, 0])
+    assert second is None or set(actions[:, 1].tolist()) == second
+    columns = ["action"] if second is None else ["action.0", "action.1"]
+    np.testing.assert_array_equal(numbers(table, *columns), actions)
+    np.testing.assert_array_equal(np.reshape([given for given in counted.drawn if given is not None], actions.shape), actions)
+
+
+@pytest.mark.long
 def test_randomized_parameters_are_those_of_the_episode(tmp_path: Path) -> None:
     play_random(
         "env=pendulum", "env.randomize.gravity=[5,20]", "env.time_limit=20", episodes=3, records=(tmp_path / "a.csv", tmp_path / "a.npz")
@@ -138,7 +161,7 @@ def test_a_record_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 PINBALL = ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"]
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize(("fused", "greedy"), [("false", True), ("false", False), pytest.param("true", True, marks=pytest.mark.slow)])
 def test_episodes_are_those_of_an_evaluation(tmp_path: Path, fused: str, greedy: bool) -> None:
     """Exactly if the networks run in torch in both, else up to the rounding of sums."""
@@ -189,6 +212,27 @@ def test_random_numbers_are_uniform_within_their_bounds() -> None:
     assert stats.kstest(free, stats.norm.cdf).pvalue > 1e-3
 
 
+FAULTY = {
+    "gymnasium": ["env.name=misbehaving", "env.module=tests.simulation.external.misbehaving", "env.kwargs.fault=mask", "env.kwargs.when=1"],
+    "kernels": ["env.name=flawed", "env.module=tests.environments.flawed", "env.params.flaw=5", "env.params.step=1"],
+}
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("kind", FAULTY)
+def test_a_fault_ends_an_episode_as_it_ends_that_of_a_run(tmp_path: Path, kind: str) -> None:
+    misbehaving.made.clear()
+    (episode,) = play_random("env=cartpole", *FAULTY[kind], "env.on_nan=reset", records=(tmp_path / "a.npz",))
+    arrays = np.load(tmp_path / "a.npz")
+    group = next(name for name in arrays if name.endswith("/reward"))
+    assert (episode.steps, episode.end) == (1, "fault")
+    assert arrays["episode/terminated"].tolist() == [True] and not arrays[group].any()
+    misbehaving.made.clear()
+    with pytest.raises(TrainingFailed, match=r"in a recorded episode .* forbade every action at step 1 .* with env\.on_nan=reset"):
+        play_random("env=cartpole", *FAULTY[kind])
+
+
+@pytest.mark.long
 def test_an_episode_without_an_end_is_cut(tmp_path: Path) -> None:
     (episode,) = play_random(
         "env=cartpole", "env.name=crane", "env.module=tests.environments.crane", "eval.max_steps=7", records=(tmp_path / "a.npz",)

@@ -1,13 +1,13 @@
 """Short runs of every agent, each trained once for all tests."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
-from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
-import warprun
 from tests.policies.runs import SHORT
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ RUNS = {
     "td3 pendulum": ["env=pendulum", "agent=td3", *OFF_POLICY],
     "sac pendulum": ["env=pendulum", "agent=sac", *OFF_POLICY],
     "quantiles cartpole": ["env=cartpole", "agent=dqn", "agent.quantiles=5", *OFF_POLICY],
-    "ppo market": ["env=market", "agent=ppo", "total_steps=1024", "agent.groups.regulator.network.hidden=[8]"],
+    "ppo market": ["env=market", "agent=ppo", "total_steps=512", "agent.groups.regulator.network.hidden=[8]"],
     "a2c crane": ["env=crane", "agent=a2c", "total_steps=1024", "eval.max_steps=20"],
 }
 """Discrete, masks and MultiDiscrete in two groups, Box with finite and infinite bounds."""
@@ -30,7 +30,7 @@ RUNS = {
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function from the name of a run to its folder."""
+    """Return a function from the name of a run to its folder. Python interprets the kernels, sooner than they are compiled."""
     home = tmp_path_factory.mktemp("policies")
     for name in ("market", "crane"):
         (home / "conf" / "env").mkdir(parents=True, exist_ok=True)
@@ -40,8 +40,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def run(name: str) -> Path:
         folder = home / name.replace(" ", "_")
         if not folder.exists():
-            with chdir(home):
-                warprun.train([*SHORT, "engine.fused=false", *RUNS[name], f"run_dir={os.fspath(folder.name)}"])
+            command = [sys.executable, "-m", "warprun", *SHORT, "engine.fused=false", *RUNS[name], f"run_dir={folder.name}"]
+            variables = {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(command, cwd=home, env=os.environ | variables, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
         return folder
 
     return run

@@ -1,6 +1,7 @@
 """Files of a policy give the actions of the policy."""
 
 import builtins
+import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from warprun.errors import UserError
 from warprun.learning.networks import ACTIVATIONS
 from warprun.policies.export import export
 from warprun.policies.policy import Policy
+from warprun.runs import checkpoint
 from warprun.spec import Box
 
 pytest.importorskip("onnxruntime")
@@ -88,15 +90,41 @@ def test_actions_of_a_file_are_those_of_the_policy(trained: Trained, tmp_path: P
                 assert (action != expected[group.name]).mean() < 5e-4
 
 
-def test_the_policy_output_is_that_of_the_network(trained: Trained, tmp_path: Path) -> None:
-    policy = warprun.load(trained("ppo market"))
+@pytest.mark.parametrize("kind", RUNTIMES)
+def test_choices_are_counted_as_the_environment_counts_them(trained: Trained, tmp_path: Path, kind: str) -> None:
+    """The same networks, from a checkpoint whose environment counts from other numbers."""
+    before, saved = warprun.load(trained("ppo market")), checkpoint.load(trained("ppo market"))
+    groups = {group["name"]: group for group in json.loads(json.dumps(saved.meta["spec"]))["groups"]}
+    groups["producers"]["action"]["start"] = 10
+    groups["regulator"]["action"]["start"] = [5, -1]
+    (tmp_path / "config.yaml").write_bytes((trained("ppo market") / "config.yaml").read_bytes())
+    checkpoint.save(tmp_path, saved.env_steps, saved.tensors, {"spec": saved.meta["spec"] | {"groups": list(groups.values())}})
+    policy, file = warprun.load(tmp_path), tmp_path / f"policy{kind}"
+    export(policy, file)
+    obs, masks = observations(policy)
+    was, acted = before.act(obs, masks), policy.act(obs, masks)
+    inputs = {f"{group}_obs": array for group, array in obs.items()} | {f"{group}_mask": array for group, array in masks.items()}
+    outputs = RUNTIMES[kind](file, inputs)
+    for group, start in (("producers", 10), ("regulator", [5, -1])):
+        np.testing.assert_array_equal(acted[group], was[group] + start)
+        assert acted[group].dtype == np.int64 and (outputs[f"{group}_action"] != acted[group]).mean() < 5e-4
+    drawn = policy.act(obs, masks, greedy=False, rng=0)
+    np.testing.assert_array_equal(drawn["producers"], before.act(obs, masks, greedy=False, rng=0)["producers"] + 10)
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("name", ["ppo pendulum", "ppo market"])
+def test_the_policy_output_is_that_of_the_network(trained: Trained, tmp_path: Path, name: str) -> None:
+    policy = warprun.load(trained(name))
     export(policy, tmp_path / "policy.onnx")
     obs, masks = observations(policy)
-    inputs = {f"{group}_obs": array for group, array in obs.items()} | {f"{group}_mask": array for group, array in masks.items()}
+    prefix = {group: f"{group}_" if len(policy.groups) > 1 else "" for group in policy.groups}
+    inputs = {f"{prefix[group]}obs": array for group, array in obs.items()}
+    inputs |= {f"{prefix[group]}mask": array for group, array in masks.items()}
     outputs = by_onnx(tmp_path / "policy.onnx", inputs)
     for group, module in policy.modules.items():
         expected = module.policy_output(torch.from_numpy(obs[group])).numpy()
-        np.testing.assert_allclose(outputs[f"{group}_policy_output"], expected, rtol=1e-4, atol=CLOSE)
+        np.testing.assert_allclose(outputs[f"{prefix[group]}policy_output"], expected, rtol=1e-4, atol=CLOSE)
 
 
 def test_the_verb(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

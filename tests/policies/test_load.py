@@ -66,7 +66,7 @@ STEPWISE = [pytest.param(name, False, marks=[] if name == "a2c crane" else pytes
 FUSED = [pytest.param(name, True, marks=[] if name in BY_DEFAULT else pytest.mark.slow, id=f"{name} fused") for name in RUNS]
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize(("name", "fused"), [*FUSED, *STEPWISE])
 def test_actions_are_those_of_an_evaluation(trained: Trained, name: str, fused: bool) -> None:
     taken = played(trained(name), fused)

@@ -89,7 +89,7 @@ def test_what_is_remembered_counts_when_a_run_continues(trained: Trained, tmp_pa
     assert not torch.equal(checkpoint.load(trained("maze")).tensors[name], checkpoint.load(tmp_path / "run").tensors[name])
 
 
-@pytest.mark.by_default(2)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", RUNS)
 def test_actions_of_a_loaded_policy_are_those_of_an_evaluation(trained: Trained, name: str) -> None:
     setup = setup_of(trained(name))

@@ -12,21 +12,24 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import numba_cuda
+import pytest
 
 from tests.kernels.test_ptx import compiled
 from tests.ptx.translate import Module
-from warprun.checking.machine_code import nvvm_problem
 from warprun.kernels.compile import cache_root
 
 HERE = Path(__file__).parent
 CAPABILITY = (9, 0)
 """What PTX is compiled for. Kernels ask for nothing newer than 7.5, and the PTX differs little."""
+
+NEEDED = [pytest.mark.ptx, pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")]
+"""Marks of tests that run PTX."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,6 @@ class Compiled:
     shared_bytes: int
     """Of a fixed size."""
     instructions: int
-
-
-@cache
-def problem() -> str | None:
-    """Return why no PTX runs here, or None."""
-    if os.name != "posix" or not shutil.which("gcc"):
-        return "needs gcc, on Linux"
-    return nvvm_problem() or None
 
 
 @cache
@@ -87,7 +82,7 @@ def build(dispatcher: Any, signature: tuple[Any, ...], change: Callable[[str], s
     code = function.__module__
     if not code.startswith("warprun_kernels_"):  # those have a hash of all their code in their name
         code = f"{function.__qualname__}{Path(inspect.getfile(function)).read_text()}"
-    ptx = folder() / f"{function.__name__}-{digest(f'{numba_cuda.__version__}{code}{signature}{CAPABILITY}')}.ptx"
+    ptx = folder() / f"{function.__name__}-{digest(metadata.version('numba-cuda') + code + f'{signature}{CAPABILITY}')}.ptx"
     if not ptx.exists():
         # Numba asks a GPU for its capability where a kernel calls another compiled function.
         device = SimpleNamespace(compute_capability=CAPABILITY)

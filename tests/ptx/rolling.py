@@ -17,7 +17,7 @@ from tests.ptx.machine import Finding, Kind, Machine, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.project import DEVICE, POISON, on
 from tests.ptx.table import Row, keep
-from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, TANH, Arrays, Case, acting, compared, engine_of, record
+from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, TANH, Arrays, Case, acting, compared, engine_of, record, retraced
 from tests.simulation.test_vector_engine import engine_of as vector_engine_of
 from tests.simulation.test_vector_engine import random_actions
 from warprun.learning.network_settings import NetworkConfig
@@ -73,6 +73,7 @@ def ways_of(name: str) -> dict[str, Way]:
         }
     case = CASES[name]
     found = {"stepwise": Way(partial(stepwise, case, name, {}, False), case.tolerance, ("reset", "sample", "step"))}
+    found["given"] = Way(partial(given, case, name), case.tolerance, ())
     found["external"] = Way(partial(external, case, name), case.tolerance, ("advance",))
     if not case.exploration:
         found["greedy"] = Way(partial(stepwise, case, name, {}, True), case.tolerance, ("greedy",))
@@ -92,6 +93,12 @@ def stepwise(case: Case, name: str, more: dict[str, Any], greedy: bool, device: 
     """Roll out with a kernel for each part of a step; on the machine nobody has written what they have to write."""
     engine = engine_of(replace(case, n_envs=n_envs), name, device, debug=device is DEVICE, **more)
     return compared(case, record(engine, case.collects, greedy=greedy))
+
+
+def given(case: Case, name: str, device: Device, n_envs: int) -> Arrays:
+    """Roll out with given actions: on the machine in one kernel."""
+    engines = (engine_of(replace(case, n_envs=n_envs), name, device, debug=device is DEVICE) for _ in range(2))
+    return compared(case, retraced(*engines, case.collects))
 
 
 def fused(

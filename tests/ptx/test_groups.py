@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ptx.build import problem
+from tests.ptx.build import NEEDED
 from tests.ptx.rolling import check, marked, sizes_of
 
-pytestmark = pytest.mark.skipif(problem() is not None, reason=problem() or "")
+pytestmark = NEEDED
 
 
 @pytest.mark.parametrize(("name", "way"), marked(several=True))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import mmap
 import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from pathlib import Path
 from types import FunctionType
@@ -22,7 +21,6 @@ from numba import cuda
 from tests.scripts import load
 from tests.selection import few
 from tests.simulation.rollouts import CPU, acting, make
-from warprun.checking.machine_code import nvvm_problem
 from warprun.config.compose import compose
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
@@ -35,20 +33,8 @@ from warprun.simulation import kernel_module
 table = load("kernel_table")
 
 
-def missing() -> str:
-    """Return what is not installed to compile and assemble kernels; empty if all is there."""
-    problem = nvvm_problem()
-    for package in () if problem else table.PACKAGES:
-        try:
-            version(package)
-        except PackageNotFoundError:
-            return f"needs {package} (extra ptx)"
-    return problem
-
-
-compiles = pytest.mark.skipif(bool(missing()), reason=missing())
-if not missing():
-    launches = load("cuda_launches")
+launches = load("cuda_launches")
+compiles = pytest.mark.ptx(*table.PACKAGES)
 VERSIONS, ROWS = table.kept()
 KEPT = {(row.owner, row.kernel, row.architecture): row for row in ROWS}
 FEW = (table.CARDS[0], table.CARDS[4], table.CARDS[-1])
@@ -339,6 +325,7 @@ def reserved(shape: Any, *, dtype: torch.dtype = torch.float32, device: Any = No
     return torch.frombuffer(pages, dtype=dtype, count=size // dtype.itemsize).view(shape)
 
 
+@pytest.mark.long
 def test_rows_beyond_2_31_numbers_are_those_of_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last environments of a large run, alone, on CPU: the only ones whose memory is taken."""
     environment, horizon, last = import_environment("warprun.envs.cartpole", {})[0], 70, 8

@@ -10,17 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.ptx.build import folder, problem
+from tests.ptx.build import NEEDED, folder
 from tests.simulation.rollouts import ROOT
 from warprun.kernels.driver import why_no_cuda
 
-
-def reason() -> str | None:
-    """Return why the stand-in cannot be used, or None."""
-    return problem() or (None if why_no_cuda() else "there is a driver of a GPU, on which the tests marked gpu run")
-
-
-pytestmark = [pytest.mark.skipif(reason() is not None, reason=reason() or ""), pytest.mark.long]
+ON_GPUS = pytest.mark.skipif(why_no_cuda() is None, reason="there is a driver of a GPU, on which the tests marked gpu run")
+pytestmark = [*NEEDED, ON_GPUS, pytest.mark.long]
 
 
 def hosted(file: Path, *given: str) -> dict[str, list[str]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ptx.build import problem
+from tests.ptx.build import NEEDED
 from tests.ptx.learning import check, parts
 
-pytestmark = pytest.mark.skipif(problem() is not None, reason=problem() or "")
+pytestmark = NEEDED
 
 BY_DEFAULT = "gradient: ppo multi masked, relu 17-5-9, 100 rows"
 

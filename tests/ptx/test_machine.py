@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numba import cuda, float32, int32
 
-from tests.ptx.build import problem
+from tests.ptx.build import NEEDED
 from tests.ptx.instructions import Unknown
 from tests.ptx.machine import SHADOW, Array, Fault, Kind, Order, Region
 from tests.ptx.mistakes import Mistake
@@ -17,10 +18,7 @@ from tests.ptx.project import poison
 from tests.ptx.rolling import clear, machine
 from tests.ptx.translate import Module
 
-pytestmark = pytest.mark.skipif(problem() is not None, reason=problem() or "")
-
-if problem() is None:
-    from numba import cuda, float32, int32
+pytestmark = NEEDED
 
 BLOCKS, THREADS = 2, 64
 N = BLOCKS * THREADS

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ptx.build import problem
+from tests.ptx.build import NEEDED
 from tests.ptx.planted import PLANTED, SUBJECTS, Planted, evidence
 
-pytestmark = pytest.mark.skipif(problem() is not None, reason=problem() or "")
+pytestmark = NEEDED
 
 BY_DEFAULT = {0, 1, 10, 15, 17}
 

@@ -121,6 +121,7 @@ def test_runs_that_were_evaluated_once_have_no_curves_to_draw(tmp_path: Path) ->
     assert population.members(*_compared(tmp_path)) is None
 
 
+@pytest.mark.long
 def test_of_many_settings_the_best_are_shown_and_all_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,6 +110,7 @@ def test_the_verb_takes_as_many_episodes_as_the_final_evaluation(run):
     assert evaluate_run(run, None, True, "cpu", 0)["episodes"] == 200
 
 
+@pytest.mark.long
 def test_without_a_time_limit_episodes_are_cut_where_it_says_and_that_is_told():
     found = evaluator(2000, 0, "env.options.endless=true", "eval.max_steps=100").play(greedy=True)
     share = found.unfinished / 2000

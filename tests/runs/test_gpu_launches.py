@@ -12,7 +12,6 @@ import torch
 from tests.scripts import SCRIPTS, load
 from tests.selection import few
 
-pytest.importorskip("numba_cuda", reason="the extra ptx has what writes CUDA kernels")
 TABLE = load("gpu_launches")
 DOCS = Path(SCRIPTS).parent / "docs"
 KEPT: dict[str, Any] = json.loads((DOCS / "benchmarks" / "gpu_launches.json").read_text())["cases"]

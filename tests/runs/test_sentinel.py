@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from warprun.cli.process import FAILED
 from warprun.config.compose import compose
 from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.runs import checkpoint, rundir
-from warprun.runs.sentinel import Sentinel
+from warprun.runs.sentinel import Sentinel, odd_observation
 from warprun.runs.train import train
 from warprun.simulation.device import Device
+from warprun.spec import Box, Discrete, GroupSpec
 
 ENVIRONMENT = Path(__file__).parents[1] / "environments" / "flawed.py"
 SMALL = ["n_envs=8", "concurrency.threads=1", "device=cpu", "eval.every=never", "eval.episodes=2", "log.live=false"]
@@ -111,6 +113,7 @@ def test_a_planted_fault_ends_the_run(home, capsys, case):
     assert loaded.env_steps == last_good or "evaluation" in case
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("agent", ["ppo", "a2c"])
 @pytest.mark.parametrize("fused", [True, False])
 def test_networks_that_are_lost_end_the_run(home, capsys, agent, fused):
@@ -132,6 +135,7 @@ def test_the_last_checkpoint_is_looked_at(home, capsys):
     assert not list((home / "run").glob("*/*.ckpt"))
 
 
+@pytest.mark.long
 def test_environments_can_be_replaced_instead(home, capsys):
     planted = [*flawed("observation nan", 5, 10), "env.params.again=true", "env.on_nan=reset"]
     result = train(compose([*planted, "agent=ppo", *ON_POLICY, *SMALL, "run_dir=run"]))
@@ -146,6 +150,31 @@ def test_environments_can_be_replaced_instead(home, capsys):
 def test_a_word_that_is_none_of_the_two_is_refused(home):
     with pytest.raises(UserError, match="on_nan=rest is not one of stop, reset; did you mean 'reset'"):
         compose(["env=flawed", "env.on_nan=rest"])
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        (
+            (2, 3, 1, 1),
+            2.5,
+            "environment 3: number 1 of an observation of group miners is 2.5, beyond its bounds -1 to 2: ",
+        ),
+        (
+            (0, 1, 0, 0),
+            1.7e9,
+            "environment 1: number 0 of an observation of group miners is 1.7e.09: .* float32, .* steps of 128 ",
+        ),
+        ((0, 1, 0, 0), -(2.0**24) + 1.0, None),
+        ((0, 1, 0, 1), 2.00001, None),
+        ((0, 1, 0, 1), math.nan, None),
+    ],
+)
+def test_an_observation_that_looks_wrong_is_told(where, value, said):
+    obs = torch.zeros(5, 4, 2, 2)
+    obs[where] = value
+    found = odd_observation(GroupSpec("miners", 2, Box(2, (-math.inf, -1.0), (math.inf, 2.0)), Discrete(2)), obs)
+    assert re.match(said, found) if said else not found
 
 
 class Calm:

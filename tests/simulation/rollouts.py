@@ -1,16 +1,19 @@
 """Rollouts that every engine must repeat: the same policies, drawn from a fixed seed, on the environments of the house and the tests.
 
-    python -m tests.simulation.rollouts DEVICE FILE.npz [fused]
+    python -m tests.simulation.rollouts DEVICE FILE.npz KIND CASE ...
 
 writes the rollouts of DEVICE, for it may need another process: the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) or plain Python
-(NUMBA_DISABLE_JIT=1), both of which Numba chooses when it is imported. `fused`: those of `FUSED_CASES`, with networks in the kernel.
+(NUMBA_DISABLE_JIT=1), both of which Numba chooses when it is imported. KIND is one of KINDS; `fused`: cases of `FUSED_CASES`, with networks
+in the kernel.
 """
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ from warprun.learning.network_settings import NetworkConfig
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.trajectory import Trajectory
 from warprun.spec import PolicyKind
 
 ROOT = Path(__file__).parents[2]
@@ -170,12 +174,22 @@ class RandomPolicies:
                 group.policy_output[env] = torch.from_numpy(draw)
 
 
-def record(engine: KernelEngine, collects: int, seed: int = 0, act: Any = None, greedy: bool = False) -> Arrays:
-    """Return all that some rollouts leave behind, by name; time goes on from one to the next. `act`: instead of random policies."""
+def record(
+    engine: KernelEngine,
+    collects: int,
+    seed: int = 0,
+    act: Any = None,
+    greedy: bool = False,
+    roll: Callable[[], Trajectory] | None = None,
+) -> Arrays:
+    """Return all that some rollouts leave behind, by name; time goes on from one to the next.
+
+    `act`: instead of random policies. `roll`: makes the rollouts, instead of `collect`.
+    """
     policies = act or RandomPolicies(engine, seed)
     parts: dict[str, list[np.ndarray]] = {}
     for _ in range(collects):
-        taken = engine.collect(policies, greedy)
+        taken = roll() if roll else engine.collect(policies, greedy)
         kept = {"terminated": taken.terminated, "truncated": taken.truncated}
         for name, group in taken.groups.items():
             kept |= {f"{name}.{k}": getattr(group, k) for k in ("action", "log_prob", "reward")}
@@ -223,6 +237,34 @@ def roll_out(name: str, device: Device, **changes: Any) -> Arrays:
     return record(engine_of(case, name, device), case.collects)
 
 
+def retrace(name: str, device: Device) -> Arrays:
+    """Return the rollouts of a case whose actions are given, and `launches`: the kernels that the GPU runs for them."""
+    case = CASES[name]
+    again, launches = engine_of(case, name, device), []
+    launcher = again._kernels._launch
+    launch = launcher.on
+
+    def counted(kernel: str, *given: Any) -> None:
+        launches.append(kernel)
+        launch(kernel, *given)
+
+    launcher.on = counted
+    return retraced(engine_of(case, name, device), again, case.collects) | {"launches": np.array(launches)}
+
+
+def retraced(first: KernelEngine, again: KernelEngine, collects: int) -> Arrays:
+    """Return the rollouts of an engine that takes the actions of the `first`, which draws them."""
+    policies = RandomPolicies(first, 0)
+
+    def roll() -> Trajectory:
+        for taken, given in zip(again.trajectory.groups.values(), first.collect(policies).groups.values(), strict=True):
+            taken.action.copy_(given.action)
+            taken.log_prob.copy_(given.log_prob)
+        return again.retrace()
+
+    return record(again, collects, roll=roll)
+
+
 def engine_of(case: Case, name: str, device: Device, **more: Any) -> KernelEngine:
     """Return the engine of a case, reset."""
     options: dict[str, Any] = {**more, "n_envs": case.n_envs, "horizon": case.horizon, "vary": dict(case.vary), "seed": 2**40 + 3}
@@ -259,7 +301,7 @@ def _nothing(trajectory: Any, row: int) -> None:
 
 
 def start(device: str, file: Path, kind: str, cases: list[str], **variables: str) -> subprocess.Popen[str]:
-    """Begin to roll out cases in a process of its own; `kind`: stepwise, or fused for those of FUSED_CASES."""
+    """Begin to roll out cases in a process of its own; `kind`: one of KINDS, fused for those of FUSED_CASES."""
     command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.simulation.rollouts", device, str(file), kind, *cases]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
@@ -276,11 +318,18 @@ def load(process: subprocess.Popen[str], file: Path) -> dict[str, Arrays]:
     return found
 
 
+KINDS: dict[str, Callable[[str, Device], Arrays]] = {
+    "stepwise": roll_out,
+    "fused": partial(roll_out_networks, fused=True),
+    "retraced": retrace,
+}
+"""Ways to roll out a case."""
+
 if __name__ == "__main__":
-    chosen, fused = choose(sys.argv[1]), sys.argv[3] == "fused"
+    chosen, way = choose(sys.argv[1]), KINDS[sys.argv[3]]
     arrays = {}
     for case in sys.argv[4:]:
         with suppress(pytest.skip.Exception):  # the test that asks for it says why
-            found = roll_out_networks(case, chosen, fused=True) if fused else roll_out(case, chosen)
+            found = way(case, chosen)
             arrays |= {f"{case}/{key}": value for key, value in found.items()}
     np.savez(sys.argv[2], **arrays)

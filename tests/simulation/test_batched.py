@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.pretended import CUDA, pretended
 from tests.selection import few
 from tests.simulation import batches
 from tests.simulation.batches import EDGE, LIMIT, Changed, Fenced, Forgets, Numpy, Pushes, Saves, Turns, Walkers, simulator
@@ -18,7 +19,10 @@ from warprun.config.batched import GROUP, batched_environment
 from warprun.config.external import External
 from warprun.errors import TrainingFailed, UserError
 from warprun.runs import checkpoint
-from warprun.spec import Box, Field, to_bounds
+from warprun.simulation import batched
+from warprun.simulation.device import Device
+from warprun.simulation.units import in_environment_units, to_bounds
+from warprun.spec import Box, Field, MultiDiscrete
 
 
 def of_jax() -> type[Walkers]:
@@ -116,6 +120,72 @@ def test_actions_and_observations_are_not_copied(library: str) -> None:
             assert copies.count == 4
 
 
+@pytest.mark.parametrize("kind", [Walkers, Pushes, Fenced, Saves], ids=lambda kind: kind.__name__)
+def test_arrays_begin_where_every_library_takes_them(kind: type[Walkers]) -> None:
+    """At multiples of 16 bytes, for all numbers of environments: actions, `out`, where to reset, and a state."""
+    taken: dict[str, int] = {}
+    for n_envs in range(1, 34):
+        with simulator(kind, n_envs, 5, **({"limit": None} if kind is Pushes else {})) as made:
+            give = made._give
+
+            def given(tensor: torch.Tensor, give: Any = give) -> Any:
+                taken[str(tuple(tensor.shape))] = max(taken.get(str(tuple(tensor.shape)), 0), tensor.data_ptr() % 16)
+                return give(tensor)
+
+            made._give = given
+            made.collect(act)
+            if made.environment.resumes:
+                made._load(made._save())
+    assert len(taken) >= 33 and not any(taken.values()), taken
+
+
+def test_what_is_written_to_a_copy_of_out_arrives() -> None:
+    """Of 3 environments and 3 numbers most rows do not begin at such an address."""
+    with simulator(Pushes, 3, 4, None) as made:
+        group = made.collect(act).groups[GROUP]
+        actions = to_bounds(group.action[:, :, 0].numpy(), np.array(Pushes.action_space.bounds(), np.float32))
+        assert {row.data_ptr() % 16 for row in group.obs} != {0}
+        np.testing.assert_array_equal(group.obs[1:, :, 0].numpy(), actions)
+
+
+class Unsampled:
+    """Stands for a sampler, whose kernels a pretended GPU does not run."""
+
+    noise = None
+
+    def __init__(self, *given: Any) -> None:
+        pass
+
+    def prepare(self, *given: Any, **named: Any) -> None:
+        pass
+
+    draw = forget = prepare
+
+
+def test_steps_on_a_gpu_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class There(Walkers):
+        def __init__(self, n_envs: int, device: str) -> None:
+            super().__init__(n_envs)
+            self.state, self.index = {name: part.to(device) for name, part in self.state.items()}, self.index.to(device)
+
+        def action_mask(self) -> torch.Tensor:
+            place = self.state["place"]
+            return torch.stack((place > 1 - EDGE, place < EDGE - 1), -1)
+
+    monkeypatch.setattr(batched, "Sampler", Unsampled)
+    monkeypatch.setattr(batched.BatchedSimulator, "_try", lambda self: None)
+    monkeypatch.setattr(Device, "torch", CUDA)
+    environment = batched_environment(There, External(), LIMIT, "walk", "./walk.py")
+    with pretended() as device:
+        made = environment.make_simulator(n_envs=3, first_env=0, horizon=5, seed=5, device=Device("cuda", "a test"), exploration=None)
+        made.prepare()
+        device.watches = True
+        for _ in range(2):
+            made.collect(act)
+        made.reset()
+    assert device.operations
+
+
 def test_a_step_that_writes_to_out_needs_no_copy() -> None:
     with simulator(Pushes, 8, 4, None) as made, Copies(3 * 8) as copies:
         made.collect(act)
@@ -154,7 +224,7 @@ def test_pictures_of_gymnasiums_spaces(dtype: Any) -> None:
     space = spaces.Box(0, 255 if dtype == np.uint8 else 1, (3, 4, 2), dtype)
     with simulator(Pictures, space=space) as made:
         kind = "image" if dtype == np.uint8 else "binary"
-        assert made.spec.groups[0].observation == Box(24, fields=(Field(0, (2, 3, 4), True, kind),))
+        assert made.spec.groups[0].observation == Box(24, (0.0,) * 24, (1.0,) * 24, (Field(0, (2, 3, 4), True, kind),))
         taken = made.collect(act)
         rows, seen = taken.groups[GROUP].obs[-1, :, 0], made._batch.observe().flatten(1)
         expected = seen.numpy() / np.float32(255) if dtype == np.uint8 else seen.numpy()
@@ -191,6 +261,22 @@ def test_torch_has_one_thread_also_without_an_agent() -> None:
     torch.set_num_threads(2)
     with simulator(Walkers):
         assert torch.get_num_threads() == 1
+
+
+def test_choices_are_counted_as_the_class_counts_them() -> None:
+    class Counts(Pushes):
+        observation_space, action_space = Box(3), MultiDiscrete((2, 3), (5, -1))
+
+        def step(self, actions: Any, out: Any) -> Any:
+            out[:, :2] = actions
+            never = torch.zeros(len(out), dtype=torch.bool)
+            return out, actions[:, 0].float(), never, never
+
+    with simulator(Counts, limit=None) as found:
+        taken = found.collect(lambda trajectory, row: trajectory.groups["agent"].policy_output.zero_()).groups["agent"]
+        got = taken.obs[1:, :, 0, :2].numpy()
+        assert set(got[..., 0].flat) == {5.0, 6.0} and set(got[..., 1].flat) == {-1.0, 0.0, 1.0}
+        np.testing.assert_array_equal(in_environment_units(found.spec.groups[0].action, taken.action[:, :, 0].numpy()), got)
 
 
 def test_the_time_limit_of_the_config_comes_before_that_of_the_class() -> None:

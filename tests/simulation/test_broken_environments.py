@@ -71,6 +71,7 @@ def fails(tmp_path, monkeypatch, capfd):
     return train
 
 
+@pytest.mark.by_default(30)
 @pytest.mark.parametrize("case", [parameter(case) for case in CASES])
 def test_a_broken_environment(case, fails, tmp_path):
     code, err = fails(case.text)

@@ -9,7 +9,7 @@ import torch
 from tests.agents import build
 from tests.compiled import compiled
 from tests.selection import few, selected
-from tests.simulation.rollouts import CPU, FUSED_CASES, acting, assert_same, compared, load, roll_out_networks, start
+from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, acting, assert_same, compared, load, roll_out, roll_out_networks, start
 from warprun.envs import cartpole, pendulum
 from warprun.kernels import mlp_cuda
 from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
@@ -30,12 +30,31 @@ def simulated(request, tmp_path_factory):
     )
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("name", few(FUSED_CASES, "cartpole tanh", "crane_exploring relu", "mountain_car_continuous tanh"))
 def test_a_fused_rollout_is_the_stepwise_one(simulated, name):
     assert simulated[name]["episodes"][0] > 0
     case, expected = FUSED_CASES[name][0], roll_out_networks(name, CPU, fused=False)
     assert_same(compared(case, expected), compared(case, simulated[name]), TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def retraced(request, tmp_path_factory):
+    """Return the rollouts with given actions of the cases that are tested, in the simulator."""
+    file = tmp_path_factory.mktemp("rollouts") / "retraced.npz"
+    cases = selected(request, "test_steps_with_given_actions_are_one_launch", "name")
+    return load(start("cudasim", file, "retraced", cases, NUMBA_ENABLE_CUDASIM="1"), file)
+
+
+@pytest.mark.by_default(2)
+@pytest.mark.parametrize(
+    "name", few(["cartpole", "crane", *(name for name in CASES if name not in ("cartpole", "crane"))], "cartpole", "crane")
+)
+def test_steps_with_given_actions_are_one_launch(retraced, name):
+    """For all steps, of one actor and of several: the simulation alone, without policies."""
+    found = dict(retraced[name])
+    assert found.pop("launches").tolist() == ["retrace"] * CASES[name].collects
+    assert_same(roll_out(name, CPU), found, CASES[name].tolerance)
 
 
 def layers_of(sizes, activation):

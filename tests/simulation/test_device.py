@@ -28,6 +28,7 @@ class Driver:
 
     def __init__(self, code: int = 0, version: int = 13000) -> None:
         self.code, self.version = code, version
+        self.contexts: list[int] = []
 
     def cuInit(self, flags: int) -> int:
         return self.code
@@ -36,9 +37,35 @@ class Driver:
         name._obj.value = b"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
         return 0
 
+    def cuDeviceGet(self, device: Any, number: int) -> int:
+        device._obj.value = 10 + number
+        return int(number > 1)
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
+        self.contexts.append(device.value)
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:
+        return 0
+
+    def cuMemGetInfo_v2(self, free: Any, total: Any) -> int:
+        free._obj.value = 1000 * self.contexts[-1]
+        return 0
+
+    def cuCtxPopCurrent_v2(self, context: Any) -> int:
+        return 0
+
+    def cuDevicePrimaryCtxRelease_v2(self, device: Any) -> int:
+        self.contexts.remove(device.value)
+        return 0
+
     def cuDriverGetVersion(self, number: Any) -> int:
         number._obj.value = self.version
         return 0
+
+
+READY = {stage: getattr(driver, stage) for stage in ("_torch", "_numba", "_link", "_launch")}
+"""What makes a GPU ready, and finds what is wrong with it."""
 
 
 def good() -> None:
@@ -59,11 +86,21 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(driver, "_driver", lambda: Driver())
     monkeypatch.setattr(driver, "version", lambda package: "2.13.0")
     monkeypatch.setattr(driver.importlib.util, "find_spec", lambda name: object())
-    for stage in ("_torch", "_numba", "_link", "_launch"):
+    for stage in READY:
         monkeypatch.setattr(driver, stage, good)
     device.cuda_problem.cache_clear()
     yield
     device.cuda_problem.cache_clear()
+
+
+def test_the_free_memory_of_each_gpu_is_asked_and_leaves_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Driver()
+    monkeypatch.setattr(driver, "_driver", lambda: asked)
+    assert [driver.free_cuda_memory(number) for number in (0, 1, 2)] == [10_000, 11_000, None] and not asked.contexts
+    monkeypatch.setattr(driver, "_driver", lambda: Driver(code=100))
+    assert driver.free_cuda_memory(0) is None
+    monkeypatch.setattr(driver, "_driver", lambda: None)
+    assert driver.free_cuda_memory(0) is None
 
 
 def test_cuda_is_taken_where_a_kernel_has_run() -> None:
@@ -313,9 +350,12 @@ def test_errors_of_others_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
         launch.on("step", (3, 32), None)  # type: ignore[arg-type]
 
 
-def test_small_launches_make_no_noise() -> None:
-    if cuda_launch.SIMULATED:
-        pytest.skip("the simulator does not warn")
+@pytest.mark.ptx
+def test_small_launches_make_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba import cuda
     from numba.cuda.core import config
 
+    monkeypatch.setattr(config, "CUDA_LOW_OCCUPANCY_WARNINGS", 1)
+    monkeypatch.setattr(cuda, "current_context", good)
+    READY["_numba"]()
     assert config.CUDA_LOW_OCCUPANCY_WARNINGS == 0

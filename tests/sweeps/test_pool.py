@@ -9,6 +9,9 @@ import time
 import pytest
 
 from tests.sweeps import fake_jobs
+from warprun.cli import sweeps
+from warprun.config.compose import compose
+from warprun.config.memory_estimate import most_on_gpu
 from warprun.sweeps import local, plan, table
 from warprun.sweeps.local import Pool
 
@@ -45,6 +48,10 @@ def test_what_jobs_are_forked_from_has_not_asked_for_a_gpu():
     assert found.stdout.split() == ["False"] * 3
 
 
+def unasked() -> int:
+    raise AssertionError("no jobs share a GPU")
+
+
 @pytest.fixture
 def made(tmp_path):
     found = plan.planned(tmp_path / "s", [[f"seed={seed}"] for seed in (5, 6, fake_jobs.WAITS, 7)])
@@ -63,8 +70,9 @@ def until(pool: Pool, count: int) -> list[plan.Job]:
 
 def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
     monkeypatch.setattr(local, "usable_gpus", lambda: ["0", "1"])
-    one = Pool(made.folder, 3, {"auto"}, fake_jobs.train)
-    assert "GPUs 0, 1 in turn" in one.describe()
+    monkeypatch.setattr(local, "free_cuda_memory", lambda number: 2**34)
+    one = Pool(made.folder, 3, {"auto"}, fake_jobs.train, lambda: 2**30)
+    assert one.describe().endswith("2 on GPU 0, 1 on GPU 1 at a time (each needs up to 1.0 GiB; free: GPU 0 16.0 GiB, GPU 1 16.0 GiB)")
     for job in (made.jobs[0], made.jobs[1], made.jobs[3]):
         one.start(job)
     assert one.is_full
@@ -72,12 +80,35 @@ def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
     said = [(made.jobs[n].folder / "attempt1").read_text().rsplit(" ", 1) for n in (0, 1, 3)]
     assert [gpu for _, gpu in said] == ["0", "1", "0"]
     assert [cores for cores, _ in said] == [str(share) for share in local.share_cores(3)]
-    assert Pool(made.folder, None, {"auto"}, fake_jobs.train).size == 2
-    assert Pool(made.folder, None, {"cpu"}, fake_jobs.train).size == 1
+    two, none = Pool(made.folder, None, {"auto"}, fake_jobs.train, unasked), Pool(made.folder, None, {"cpu"}, fake_jobs.train, unasked)
+    assert (two.size, none.size) == (2, 1)
+    assert two.describe().endswith("GPUs 0, 1 in turn")
+
+
+@pytest.mark.parametrize(
+    ("workers", "free", "places", "said"),
+    [
+        (8, [10, 3], ["0", "1", "0", "0", "0", "0"], "6 workers with"),
+        (
+            4,
+            [10, 3],
+            ["0", "1", "0", "0"],
+            "3 on GPU 0, 1 on GPU 1 at a time (each needs up to 2.0 GiB; free: GPU 0 10.0",
+        ),
+        (3, [1], ["0"], "1 on GPU 0 at a time (each needs up to 2.0 GiB; free: GPU 0 1.0 GiB); 3 do not fit"),
+        (3, [None], ["0"] * 3, "3 on GPU 0 at a time"),
+    ],
+)
+def test_as_many_jobs_share_a_gpu_as_its_memory_has_room_for(made, monkeypatch, workers, free, places, said):
+    monkeypatch.setattr(local, "usable_gpus", lambda: [str(number) for number in range(len(free))])
+    monkeypatch.setattr(local, "free_cuda_memory", lambda number: free[number] and free[number] << 30)
+    one = Pool(made.folder, workers, {"cuda"}, fake_jobs.train, lambda: 2 << 30)
+    assert [slot.gpu for slot in one._slots] == places
+    assert said in one.describe() and ("do not fit" in one.describe()) == (len(places) < workers)
 
 
 def test_a_job_that_waits_for_ever_is_stopped(made):
-    one = Pool(made.folder, 2, {"cpu"}, fake_jobs.train)
+    one = Pool(made.folder, 2, {"cpu"}, fake_jobs.train, unasked)
     waits = made.jobs[2]
     one.start(waits)
     one.start(made.jobs[0])
@@ -92,7 +123,7 @@ def test_a_job_that_waits_for_ever_is_stopped(made):
 def test_a_worker_trains_one_job_after_the_other_until_one_fails(tmp_path):
     made = plan.planned(tmp_path / "s", [[f"seed={seed}"] for seed in (5, 6, fake_jobs.FAILS, 7, fake_jobs.DIES, 8)])
     plan.claimed(made, tmp_path).release()
-    one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train)
+    one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train, unasked)
     for job in made.jobs:
         one.start(job)
         assert until(one, 1) == [job]
@@ -104,7 +135,7 @@ def test_a_worker_trains_one_job_after_the_other_until_one_fails(tmp_path):
 
 
 def test_jobs_of_the_cuda_simulator_have_processes_of_their_own(made):
-    one = Pool(made.folder, 1, {"cpu", "cudasim"}, fake_jobs.train)
+    one = Pool(made.folder, 1, {"cpu", "cudasim"}, fake_jobs.train, unasked)
     for job in made.jobs[:2]:
         one.start(job)
         assert until(one, 1) == [job]
@@ -113,7 +144,7 @@ def test_jobs_of_the_cuda_simulator_have_processes_of_their_own(made):
 
 
 def test_a_worker_that_is_killed_while_it_waits_is_replaced(made):
-    one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train)
+    one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train, unasked)
     one.start(made.jobs[0])
     assert until(one, 1) == [made.jobs[0]]
     process = int((made.jobs[0].folder / "process").read_text())
@@ -123,3 +154,17 @@ def test_a_worker_that_is_killed_while_it_waits_is_replaced(made):
     one.start(made.jobs[1])
     assert until(one, 1) == [made.jobs[1]] and table.state_of(made.jobs[1]).state == "finished"
     one.close()
+
+
+def test_a_sweep_that_goes_on_knows_what_its_jobs_need(tmp_path, monkeypatch):
+    """Settings are read in the folder where the sweep began; a job whose settings do not work counts nothing."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(own)
+    jobs = [["env=cartpole", "n_envs=10"], ["env=cartpole", "n_envs=5000"], ["env=nowhere"]]
+    found = plan.planned(tmp_path / "s", jobs)
+    monkeypatch.chdir(other)
+    expected = most_on_gpu([compose(jobs[1])])
+    assert sweeps._most_on_gpu(found, found.jobs) == expected > sweeps._most_on_gpu(found, found.jobs[:1])
+    assert sweeps._most_on_gpu(found, found.jobs[2:]) == 0

@@ -129,7 +129,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         """Set epsilon, which falls linearly."""
         config = self.config
         part = min(progress / config.exploration_fraction, 1.0) if config.exploration_fraction else 1.0
-        self.exploration[0] = config.epsilon_start + (config.epsilon_end - config.epsilon_start) * part
+        self.exploration[0].fill_(config.epsilon_start + (config.epsilon_end - config.epsilon_start) * part)
 
     def exploration_metrics(self) -> Metrics:
         """Return epsilon, which is 1 before `learning_starts`."""

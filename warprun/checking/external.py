@@ -17,6 +17,7 @@ from warprun.errors import TrainingFailed, UserError, shown
 from warprun.runs.build import Setup, make_external, prepare
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment
+from warprun.simulation.external.state_trial import try_state
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.trial import Explorer
 from warprun.user_code import errors_of_user
@@ -133,7 +134,9 @@ def check_external(setup: Setup) -> list[Finding]:
             prepare(setup, made)
             return made
 
-        found = _alone(setup)
+        found = [*_alone(setup), *_state(setup)]
+        if found and found[-1].check == "state" and found[-1].verdict == "failed":
+            return found  # a simulator refuses it, too
         simulator = make(HORIZON, 0, 1)
         found.append(Finding("simulator", "passed", "has the methods, shapes and dtypes of its spec"))
         try:
@@ -156,6 +159,18 @@ def _alone(setup: Setup) -> list[Finding]:
     except UserError as error:
         problems.append(Problem(str(error)))
     return judge("environment", problems, "observations are in their space, the same seed gives the same reset")
+
+
+def _state(setup: Setup) -> list[Finding]:
+    """Return the finding about `get_state` and `set_state`; none of an environment without them."""
+    environment = setup.environment
+    if not isinstance(environment, ExternalEnvironment) or not environment.state:
+        return []
+    try:
+        steps = try_state(environment, STEPS, SECONDS)
+    except UserError as error:
+        return [Finding("state", "failed", str(error))]
+    return [Finding("state", "passed", f"another environment with the state of the first goes on as it does, for {steps:,} steps")]
 
 
 def _rollouts(simulator: Simulator, make: Make) -> Iterator[Finding]:

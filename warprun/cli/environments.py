@@ -76,7 +76,7 @@ def _row(env: EnvConfig) -> tuple[str, ...]:
 
 def _space(space: Space) -> str:
     if isinstance(space, Discrete):
-        return f"{space.n} choices"
+        return f"{space.n} choices" + (f" from {space.start}" if space.start else "")
     if isinstance(space, Box):
         return f"{space.size} in " + " x ".join(f"{low:g}..{high:g}" for low, high in dict.fromkeys(space.bounds()))
     return " x ".join(map(str, space.nvec)) + " choices"

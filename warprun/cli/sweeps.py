@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
 from warprun.config.cadence import AUTO as AUTOMATIC
 from warprun.config.compositions import Compositions
+from warprun.config.memory_estimate import most_on_gpu
 from warprun.config.overrides import AUTO, MAX_RUNS, MAX_RUNS_EVER, refuse_plus, runs, searched
 from warprun.config.schema import Config, is_open
 from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
@@ -64,7 +65,8 @@ def sweep(overrides: Sequence[str]) -> int:
             return finish(board)
         on_cpu = min(usable_cores(), len(todo)) if launch.population else 1
         train = partial(train_job, trusted=launch.trust or not found.seal)
-        return run_here(board, todo, Pool(found.folder, launch.launcher.workers, devices, train, on_cpu))
+        needs = partial(most_on_gpu, configs) if given else partial(_most_on_gpu, found, todo)
+        return run_here(board, todo, Pool(found.folder, launch.launcher.workers, devices, train, needs, on_cpu))
 
 
 def show_first(overrides: Sequence[str], flags: Sequence[str]) -> int:
@@ -115,6 +117,15 @@ def _devices(found: Plan) -> set[str]:
     """Return the devices that the jobs of a plan name; those of others may be any."""
     named = [[override for override in job.overrides if override.startswith("device=")] for job in found.jobs]
     return {each[-1].partition("=")[2] if each else "auto" for each in named}
+
+
+def _most_on_gpu(found: Plan, todo: Sequence[Job]) -> int:
+    """Return what `most_on_gpu` does of jobs of a plan; one whose settings do not work any more fails when it begins."""
+    compositions, configs = Compositions(), []
+    for job in todo:
+        with suppress(UserError), chdir(found.working_folder):
+            configs.append(_checked(job.overrides, compositions))
+    return most_on_gpu(configs)
 
 
 def run_here(board: Board, todo: Sequence[Job], pool: Pool) -> int:
@@ -252,7 +263,8 @@ def tune(arguments: Sequence[str]) -> int:
             work = f"{settings.trials} trials" + (f", {settings.minutes:g} minutes" if settings.minutes else "")
         board = Board.of(found)
         train = partial(train_job, trusted=launch.trust or not found.seal)
-        pool = Pool(found.folder, launch.launcher.workers, {config.device for config in configs}, train)
+        devices = {config.device for config in configs}
+        pool = Pool(found.folder, launch.launcher.workers, devices, train, partial(most_on_gpu, configs))
         print(f"{printable(found.folder, 1000)}: {work}, {pool.describe()}", flush=True)
         try:
             studies.run(study, board, pool, settings.minutes or math.inf)

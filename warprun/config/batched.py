@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from warprun.config.external import External, first_argument
@@ -44,15 +45,15 @@ class BatchedEnvironment(BatchClass):
 
 
 def is_batched(made: object) -> bool:
-    """Return whether the `environment` of a module is a class of batches.
+    """Return whether the `environment` of a module is a class of batches, or a function that returns one.
 
     Its first argument is `n_envs`, or `reset` has an argument `mask`.
     """
-    if not isinstance(made, type):
+    if not isinstance(made, type | FunctionType):
         return False
     first = first_argument(made)
     try:
-        masked = "mask" in inspect.signature(made.reset).parameters if "reset" in dir(made) else False  # type: ignore[attr-defined]
+        masked = "mask" in inspect.signature(cast(Any, made).reset).parameters if "reset" in dir(made) else False
     except (TypeError, ValueError):  # no function with a signature
         masked = False
     return masked or (first is not None and first.name == N_ENVS and "collect" not in dir(made))  # a Simulator has `collect`
@@ -171,11 +172,11 @@ def _observation(space: object, channels: str | None) -> tuple[Box, tuple[int, .
     if type(space).__module__.startswith("gymnasium."):
         from gymnasium.spaces import Box as OfGymnasium  # an extra, which others do without
 
-        from warprun.simulation.external.spaces import observations
+        from warprun.simulation.external.spaces import bounds_of, observations
 
         if isinstance(space, OfGymnasium):
             seen = observations(space, channels)
-            return Box(seen.size, fields=seen.fields), tuple(map(int, space.shape)) or (1,)
+            return Box(seen.size, *bounds_of(space), seen.fields), tuple(map(int, space.shape)) or (1,)
     raise ContractError(f"observation_space must be a Box of warprun or Gymnasium, such as Box(2), not {shown(space)}")
 
 
@@ -185,9 +186,6 @@ def _actions(space: object) -> Space:
     if type(space).__module__.startswith("gymnasium."):
         from warprun.simulation.external.spaces import actions
 
-        start = cast(Any, getattr(space, "start", 0))
-        if not (start == 0 if isinstance(start, int) else not start.any()):
-            raise ContractError(f"the actions of {shown(space)} must be counted from 0")
         return actions(cast(Any, space)).space
     raise ContractError(
         f"action_space must be a Discrete, a MultiDiscrete or a Box of warprun or Gymnasium, such as Discrete(2), not {shown(space)}"

@@ -122,6 +122,9 @@ class Schema(ConfigNode):
     def __copy__(self) -> ConfigNode:
         return ConfigNode(self.name, self.made, None, None, None)
 
+    def __deepcopy__(self, memo: object) -> Schema:
+        return self  # Hydra copies its whole store for each config, which it never changes
+
 
 def store(name: str, section: str, settings: type) -> None:
     """Give Hydra a schema for a section, "" for the whole config, that config files can name. A second call changes nothing."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 from warprun.config.planning import make_plan
 from warprun.config.registry import Defined
-from warprun.config.schema import Config
+from warprun.config.schema import Config, load_environment
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.driver import available_memory, cuda_memory, why_no_cuda
@@ -93,6 +94,11 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
             "worker processes": 0 if on_gpu else 3 * workers(config, environment) * WORKER,
         }
     )
+
+
+def most_on_gpu(configs: Iterable[Config]) -> int:
+    """Return the bytes of GPU memory that the largest of some runs takes at its peak; 0 without runs."""
+    return max((estimate(each, load_environment(each.env, each.concurrency.parallel)[0], on_gpu=True).bytes for each in configs), default=0)
 
 
 def evaluation_envs(config: Config, environment: Defined, episodes: int) -> int:

@@ -6,22 +6,23 @@ import importlib.util
 import inspect
 import keyword
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import TypeGuard
 
 from warprun import user_code
 from warprun.config.batched import batched_environment, is_batched
 from warprun.config.external import External, external_environment, is_external, steps
-from warprun.environment import Environment, arguments
+from warprun.environment import Environment
 from warprun.errors import ContractError, UserError, nearest, needs, shown, similar, typed
 from warprun.run_folder import MAX_NAME
-from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.simulation.external.recipe import Closes, ExternalEnvironment
 from warprun.simulation.simulator import SimulatorFactory
 from warprun.spec import Spec
-from warprun.user_code import Sources, errors_of_user
+from warprun.user_code import Sources, errors_of_user, source_line
 
 CONF = "warprun.conf"
 CONFIG_DIR = "WARPRUN_CONFIG_DIR"
@@ -174,13 +175,18 @@ def define(
         if batched:
             return batched_environment(made, chosen, time_limit, name, module)
         return external_environment(made, chosen, time_limit, name, module, found)
-    for key in chosen.given():
-        raise UserError(f"env.{key} is for environments with the interface of Gymnasium, and {name} is none")
     if isinstance(made, type):
         raise UserError(f"environment {module}: `environment` is the class {made.__name__}; write environment = {made.__name__}()")
+    if is_maker(made):
+        return _of_maker(made, options, time_limit, name, module, chosen, found)
+    _refuse_settings(chosen, name)
     environment = _with_options(made, options, time_limit, name)
     if environment is None:
-        _refuse_object(made, f"environment {module}: `environment`")
+        if steps(type(made)):
+            raise UserError(
+                f"environment {module}: `environment` is an object of the class {type(made).__name__}, and every worker makes its own:"
+                " write a function that returns one, def environment(): return ..."
+            )
         raise UserError(
             f"environment {module}: `environment` is a {type(made).__name__}; it must be an Environment, or have `spec` and"
             " make_simulator(n_envs, first_env, horizon, seed, device, exploration)"
@@ -188,14 +194,62 @@ def define(
     return environment
 
 
-def _with_options(made: object, options: Mapping[str, object], time_limit: int | None, name: str) -> Defined | None:
-    """Return the environment with its options; None if there is none.
+def _refuse_settings(chosen: External, name: str) -> None:
+    for key in chosen.given():
+        raise UserError(f"env.{key} is for environments with the interface of Gymnasium, and {name} is none")
 
-    `made` is the `environment` of a module: the environment itself, or a function of the options that returns it.
+
+def is_maker(made: object) -> TypeGuard[Callable[..., object]]:
+    """Return whether the `environment` of a module is a function, or another object that is called to make the environment."""
+    return callable(made) and not isinstance(made, type | Environment | SimulatorFactory) and not steps(type(made))
+
+
+def _of_maker(
+    make: Callable[..., object],
+    options: Mapping[str, object],
+    time_limit: int | None,
+    name: str,
+    module: str,
+    chosen: External,
+    found: Sources | None,
+) -> Defined:
+    """Return the environment that a function of the options returns; one with the interface of Gymnasium takes `env.kwargs` in their place.
+
+    Raises UserError.
     """
-    make: Callable[..., object] | None = made if isinstance(made, FunctionType) else None
-    known = arguments(make) if make else tuple(made.options) if isinstance(made, Environment) else ()
-    limit = {} if time_limit is None else {"time_limit": time_limit}
+    where = source_line(make) if isinstance(make, FunctionType) else f"environment {module}: `environment`"
+    signature = inspect.signature(make).parameters
+    known = tuple(signature)
+    if not chosen.kwargs:
+        _check_options(options, known, name)
+    for key in chosen.kwargs:
+        if key not in known and not any(each.kind is each.VAR_KEYWORD for each in signature.values()):
+            raise UserError(f"env.kwargs.{key}: {where} has no argument {key!r}{nearest(key, known)}")
+    limited = {} if time_limit is None or "time_limit" not in known or chosen.kwargs else {"time_limit": time_limit}
+    if _makers.get(id(make)) is not make:
+        defaults = {key: parameter.default for key, parameter in signature.items()}
+        made = _called(make, where, {**_like(defaults, options), **chosen.kwargs, **limited})
+        if not steps(type(made)):
+            _refuse_settings(chosen, name)
+            environment = None if isinstance(made, type) else _with_options(made, {}, time_limit, name)
+            if environment is None:
+                wanted = "an Environment, a SimulatorFactory or an environment with the interface of Gymnasium"
+                raise UserError(f"{where}: it must return {wanted}; it returns {shown(made)}")
+            return environment
+        _makers[id(make)] = make
+        if isinstance(made, Closes):
+            made.close()
+    for option in options:
+        raise UserError(f"env.{option}: {name} has no options; env.kwargs.{option}= gives an argument to the environment")
+    return external_environment(make, chosen, time_limit, name, module, found)
+
+
+_makers: dict[int, Callable[..., object]] = {}
+"""Functions of which this process knows that they make environments with the interface of Gymnasium: to make one can take seconds."""
+
+
+def _check_options(options: Mapping[str, object], known: Sequence[str], name: str) -> None:
+    """Raise UserError for an option that an environment does not have."""
     for option in options:
         if option not in known or option == "time_limit":
             listed = f"; it has {', '.join(known)}" if known else "; it has no options"
@@ -204,10 +258,11 @@ def _with_options(made: object, options: Mapping[str, object], time_limit: int |
             slip = similar(option, vars(NONE), most_edits=1)
             told = nearest(option, settings) or (f"; did you mean {slip!r}?" if slip else listed)
             raise UserError(f"env.options.{option}: {name} has no option {option!r}{told}")
-    if make:
-        defaults = {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}
-        made = _called(make, {**_like(defaults, options), **(limit if "time_limit" in known else {})})
-        options = {}
+
+
+def _with_options(made: object, options: Mapping[str, object], time_limit: int | None, name: str) -> Defined | None:
+    """Return the environment `made` with its options; None if it is none."""
+    _check_options(options, tuple(made.options) if isinstance(made, Environment) else (), name)
     if isinstance(made, SimulatorFactory) and not isinstance(made, type):
         if not isinstance(made.spec, Spec):
             raise ContractError(f"spec of {type(made).__name__} must be a warprun.spec.Spec, not {shown(made.spec)}")
@@ -224,30 +279,19 @@ def _with_options(made: object, options: Mapping[str, object], time_limit: int |
 def _like(defaults: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:
     """Return options in which 1e4 is a whole number if the default is one."""
     return {
-        name: int(value) if type(defaults[name]) is int and isinstance(value, float) and value.is_integer() else value
+        name: int(value) if type(defaults.get(name)) is int and isinstance(value, float) and value.is_integer() else value
         for name, value in options.items()
     }
 
 
-def _called(make: Callable[..., object], options: Mapping[str, object]) -> object:
-    """Return the environment that a function `environment` makes with these options."""
-    where = f"{make.__code__.co_filename}:{make.__code__.co_firstlineno} in {make.__name__}"  # type: ignore[attr-defined]
+def _called(make: Callable[..., object], where: str, options: Mapping[str, object]) -> object:
+    """Return what a function `environment` makes with these options; `where` it is."""
     for name, parameter in inspect.signature(make).parameters.items():
         needed = parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if needed and name not in options:
-            raise UserError(f"{where}: argument {name!r} needs a default, or a value: env.{name}=")
+            raise UserError(f"{where}: argument {name!r} needs a default, or a value: env.{name}=, or for Gymnasium env.kwargs.{name}=")
     made = make(**options)
     if inspect.iscoroutine(made):
         made.close()
         raise UserError(f"{where}: an async function cannot make an environment; write def without async")
-    if isinstance(made, type) or not isinstance(made, Environment | SimulatorFactory):
-        _refuse_object(made, f"{where}: what it returns")
-        raise UserError(f"{where}: it must return an Environment or a SimulatorFactory; it returns {shown(made)}")
     return made
-
-
-def _refuse_object(made: object, what: str) -> None:
-    """Raise UserError if an object has the interface of Gymnasium: its class is wanted."""
-    if steps(type(made)):
-        name = type(made).__name__
-        raise UserError(f"{what} is an object of the class {name}; write environment = {name}, the class: every worker makes its own")

@@ -30,10 +30,11 @@ from warprun.environment import Environment, Group, KernelFunction, arguments
 from warprun.errors import UserError, one_line, shown
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
+from warprun.kernels.causes import cause_of, readable
 from warprun.kernels.fingerprint import is_library
 from warprun.kernels.flow import unassigned
-from warprun.kernels.integers import integer_fields, refused_field
-from warprun.user_code import ISOLATED, source_line
+from warprun.kernels.integers import integer_fields
+from warprun.user_code import source_line
 
 if TYPE_CHECKING:
     from numba.core.annotations.type_annotations import TypeAnnotation
@@ -347,42 +348,7 @@ def explain(error: Exception, functions: Sequence[KernelFunction]) -> UserError:
     file, line = next(own, (functions[0].__code__.co_filename, functions[0].__code__.co_firstlineno))
     name = _function_at(functions, file, line)
     where = f"{file}:{line} in {name}" if name else f"{file}:{line}"
-    return UserError(f"{where} does not compile: {_cause(text)}")
-
-
-def _cause(text: str) -> str:
-    lines = [line.strip(" -!") for line in text.splitlines()]
-    # Numba shows the failing call after >>>, with types in place of values.
-    calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
-    causes = [line.strip(">") for line in lines if line and not _NOISE.search(line)]
-    cause = next((c for c in causes if _TELLING.search(c)), causes[0] if causes else "unknown error")
-    if "Cannot modify readonly array" in text:
-        return "tables and the arrays of a module are read-only"
-    makes_array = any(call.startswith(("empty(", "zeros(", "array(")) for call in calls)
-    if "Only accept returning of array" in text and not makes_array:
-        return "a function cannot return an array that it made or took from a NamedTuple; return a tuple of numbers"
-    in_state = refused_field(text)
-    if in_state:
-        return in_state
-    if "NRT required" in text or "array_allocate" in text or makes_array:
-        return "kernels cannot make arrays; write the numbers out, or loop over them"
-    if "No implementation of function" in cause and calls:
-        cause = f"kernels know no {calls[-1]}"
-    return readable(cause)
-
-
-def readable(text: str) -> str:
-    """Return a message of Numba without addresses, folders and the packages that environment files are imported into."""
-    return re.sub(rf"\b{ISOLATED}\w+\.", "", _READABLE.sub(r"\1", text))
-
-
-_NOISE = re.compile(r'^Failed in|^During:|^File "|There are \d+ candidate|Overload of function|^<source|^[|*]')
-_TELLING = re.compile(
-    r"No implementation of function|Unknown attribute|undefined|NameError|Cannot unify|Cannot bind|not supported|Unsupported|Untyped"
-    r"|wrong number|takes|missing"
-)
-_READABLE = re.compile(r"(?:Module\()?<(\w+ '[\w.]+')[^>]*>\)?")
-"""The repr of a module or a class; the group leaves out addresses and folders."""
+    return UserError(f"{where} does not compile: {cause_of(text, functions)}")
 
 
 def _same_file(shown: str, file: str) -> bool:

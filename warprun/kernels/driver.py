@@ -127,6 +127,25 @@ def gpu_name() -> str | None:
     return name.value.decode() if _first_gpu_tells("cuDeviceGetName", name, len(name)) else None
 
 
+def free_cuda_memory(number: int) -> int | None:
+    """Return the bytes that are free on the GPU with this number among those that this process may use; None if it does not tell.
+
+    CUDA tells them to a process with a context on the GPU, which is made for that and given back.
+    """
+    driver, device, context = _driver(), ctypes.c_int(), ctypes.c_void_p()
+    if driver is None or driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number):
+        return None
+    if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+        return None
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    try:
+        told = not driver.cuCtxPushCurrent_v2(context) and not driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+    finally:
+        driver.cuDevicePrimaryCtxRelease_v2(device)
+    return free.value if told else None
+
+
 def _first_gpu_tells(function: str, *arguments: object) -> bool:
     """Call a function of the driver that writes something of the first GPU to `arguments`; return whether it did."""
     driver, device = _driver(), ctypes.c_int()
@@ -325,7 +344,10 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 def _numba() -> None:
     from numba import cuda
+    from numba.cuda.core import config
 
+    # Numba warns of every launch of fewer than 128 blocks, and an environment may need no more.
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
     cuda.current_context()
 
 

@@ -278,9 +278,10 @@ class Replay:
         return node
 
     def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
-        """Set the priorities of rows [B] to (|error| + eps)^alpha of errors [B]; only if `prioritized`."""
+        """Set the priorities of rows [B] to (|error| + eps)^alpha of errors [B], the largest of a row's errors; only if `prioritized`."""
         priority = ((error.double().abs() + self.config.eps) ** self.config.alpha).float()
-        self.tree.priority[row] = priority
+        # A batch may have a row more than once, and a GPU writes in any order.
+        self.tree.priority.scatter_reduce_(0, row, priority, "amax", include_self=False)
         self.tree.largest.copy_(torch.maximum(self.tree.largest, priority.max()))
         self.sum_up(row)
 

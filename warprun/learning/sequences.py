@@ -124,7 +124,7 @@ class Sequences:
         """Give the sequence that ends with step `newest` [] the largest priority, as it is complete; the one that begins there gets 0."""
         tree, whole = self.replay.tree, newest - self.wide + 1
         begins = self._rows(whole.clamp(min=0))
-        tree.priority[self._rows(newest)] = 0.0
+        tree.priority.index_fill_(0, self._rows(newest), 0.0)
         tree.priority[begins] = torch.where(whole >= 0, tree.largest, tree.priority[begins])
         for rows in (begins, self._rows(newest)):
             self.replay.sum_up(rows)

@@ -68,7 +68,7 @@ class SimulatorEpisodes:
         for step in range(self._limit):
             simulator.collect(self._policy.act, self._greedy)
             refuse(simulator.fault(wait=True), PLACE)
-            done = what_happened(taken, groups, 0, 0)
+            done = replace(what_happened(taken, groups, 0, 0), replaced=simulator.episodes().replaced > 0)
             yield Moment(step, {}, {name: on_host(group.obs[0, 0]) for name, group in taken.groups.items()}, None, done)
             if done.terminated or done.truncated:
                 break

@@ -46,7 +46,7 @@ class Played:
     """Per group, the mean over actors of the sum of rewards."""
     steps: int
     end: str
-    """terminated, truncated, or cut after `eval.max_steps` steps."""
+    """terminated, truncated, cut after `eval.max_steps` steps, or fault: ended by one, with `env.on_nan=reset`."""
 
 
 def play(setup: Setup, module: ModuleType, policy: ChoosesActions | None, order: Order) -> Iterator[Played]:
@@ -105,7 +105,8 @@ class Tally:
         for group, rewards in moment.taken.rewards.items():
             self._returns[group] += float(np.mean(rewards, dtype=np.float64))
         self._steps += 1
-        self._end = "terminated" if moment.taken.terminated else "truncated" if moment.taken.truncated else self._end
+        ends = {"fault": moment.taken.replaced, "terminated": moment.taken.terminated, "truncated": moment.taken.truncated}
+        self._end = next((end for end, has_come in ends.items() if has_come), self._end)
 
     def caption(self, episode: int, episodes: int, step: int) -> str:
         """Return a line about the episode until this step."""

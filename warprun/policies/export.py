@@ -216,7 +216,7 @@ def _of_group(name: str, module: GroupPolicy) -> dict[str, np.ndarray]:
     if isinstance(action, Box):
         low, high = np.array(action.bounds(), np.float32).T
         return found | {"low": low, "high": high}
-    return found | {"nvec": np.array(choices(action))}
+    return found | {"nvec": np.array(choices(action)), "start": np.array(action.starts)}
 
 
 def _weights(layer: nn.Linear | nn.LSTMCell | nn.GRUCell) -> dict[str, torch.Tensor]:

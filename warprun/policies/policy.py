@@ -45,8 +45,9 @@ class Policy:
 
         `obs` is as the environment gives it, or rows [..., F], with any leading dimensions, none for a single observation; `mask` is
         [..., M] bool, True for an allowed action.
-        Actions are integers [...] for Discrete and [..., C] for MultiDiscrete, and float32 [..., C] within the bounds for Box. With several
-        groups `obs` and `mask` are dicts by the name of the group, and so is the result; only the groups in `obs` act.
+        Actions are integers [...] for Discrete and [..., C] for MultiDiscrete, counted from the `start` of the space, and float32 [..., C]
+        within the bounds for Box. With several groups `obs` and `mask` are dicts by the name of the group, and so is the result; only the
+        groups in `obs` act.
 
         `greedy`: the most probable actions, of SAC the tanh of the mean; else they are drawn, with `rng`, a seed or a generator (None:
         torch's own). DQN, DDPG and TD3 have no distribution to draw from. Raises UserError for what does not fit, and for a policy with
@@ -119,6 +120,7 @@ class GroupPolicy(nn.Module):
 
     shift: torch.Tensor | None
     scale: torch.Tensor | None
+    start: torch.Tensor
 
     def __init__(self, group: GroupSpec, acting: Acting, shift: torch.Tensor | None, scale: torch.Tensor | None) -> None:
         super().__init__()
@@ -134,6 +136,8 @@ class GroupPolicy(nn.Module):
         """Number of actions of each choice; empty for a Box."""
         if isinstance(group.action, Box):
             self.bounds = Bounds(group.action)
+        else:
+            self.register_buffer("start", torch.tensor(group.action.starts))
 
     def forward(
         self, obs: torch.Tensor, mask: torch.Tensor | None = None, carry: torch.Tensor | None = None
@@ -191,7 +195,8 @@ class GroupPolicy(nn.Module):
         return output.split(list(self.choices), -1)
 
     def _joined(self, chosen: list[torch.Tensor]) -> torch.Tensor:
-        return chosen[0] if isinstance(self.group.action, Discrete) else torch.stack(chosen, -1)
+        counted = torch.stack(chosen, -1) + self.start
+        return counted[..., 0] if isinstance(self.group.action, Discrete) else counted
 
 
 class Bounds(nn.Module):

@@ -14,7 +14,8 @@ from warprun.runs.build import Setup, make_engine, set_up, uncaptured
 from warprun.runs.sentinel import refuse
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
-from warprun.spec import Box, GroupSpec, Space, to_bounds
+from warprun.simulation.units import in_environment_units
+from warprun.spec import GroupSpec
 
 PLACE = "in a recorded episode "
 """The place that the message of a fault names."""
@@ -42,6 +43,8 @@ class Taken:
     """group -> [A] float32."""
     terminated: bool
     truncated: bool
+    replaced: bool = False
+    """Whether a fault has ended the episode, with `env.on_nan=reset`."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Player:
         """Play one episode and yield it step by step.
 
         `actions`: group -> [T, A, C] in the policy's units, T at least the length of the episode; None: those of the policy. Raises
-        TrainingFailed for a number that is not finite.
+        TrainingFailed for a number that is not finite, unless `env.on_nan=reset`, which ends the episode.
         """
         engine, taken = self._engine, self._engine.trajectory
         engine.steps = 0  # every episode begins with the same draws, however many were played before
@@ -119,8 +122,12 @@ class Player:
                 for name, given in actions.items():
                     taken.groups[name].action[0, episode].copy_(torch.from_numpy(np.ascontiguousarray(given[step])))
             engine.step(0)
-            refuse(engine.fault_of(episode), PLACE)
             done = what_happened(taken, engine.spec.groups, 0, episode)
+            fault = engine.fault_of(episode)
+            if fault and fault.field != "action" and self._setup.config.env.on_nan == "reset":
+                done = Taken(done.actions, {name: np.zeros_like(each) for name, each in done.rewards.items()}, True, False, replaced=True)
+            else:
+                refuse(fault, PLACE)
             yield Moment(step, states, observations, params, done)
             engine.carry_over()
             if done.terminated or done.truncated:
@@ -167,11 +174,6 @@ def what_happened(taken: Trajectory, groups: Sequence[GroupSpec], row: int, env:
         bool(taken.terminated[row, env]),
         bool(taken.truncated[row, env]),
     )
-
-
-def in_environment_units(space: Space, action: np.ndarray) -> np.ndarray:
-    """Return actions [..., C] as a step of the environment gets them; see `warprun.spec.Box` for the units of a policy."""
-    return to_bounds(action, np.array(space.bounds(), np.float32)) if isinstance(space, Box) else action
 
 
 def on_host(tensor: torch.Tensor) -> np.ndarray:

@@ -39,9 +39,9 @@ def from_data(data: object) -> Spec:
 
 def _action_data(space: Space) -> dict[str, object]:
     if isinstance(space, Discrete):
-        return {"discrete": space.n}
+        return {"discrete": space.n, "start": space.start}
     if isinstance(space, MultiDiscrete):
-        return {"multi_discrete": list(space.nvec)}
+        return {"multi_discrete": list(space.nvec), "start": list(space.start)}
     return {"box": space.size, "low": _bound(space.low), "high": _bound(space.high)}
 
 
@@ -58,9 +58,9 @@ def _group(data: Mapping[str, Any]) -> GroupSpec:
     action = data["action"]
     space: Space
     if "discrete" in action:
-        space = Discrete(action["discrete"])
+        space = Discrete(action["discrete"], action.get("start", 0))  # runs of 1.0.0 lack it, and their policies count from 0
     elif "multi_discrete" in action:
-        space = MultiDiscrete(tuple(action["multi_discrete"]))
+        space = MultiDiscrete(tuple(action["multi_discrete"]), tuple(action.get("start", ())))
     else:
         space = Box(action["box"], _from_bound(action["low"], -math.inf), _from_bound(action["high"], math.inf))
     fields = (Field(first, tuple(shape), last, kind) for first, shape, last, kind in data.get("fields", []))  # runs of 1.0.0 lack them

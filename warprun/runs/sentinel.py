@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 
 from warprun.errors import TrainingFailed
 from warprun.learning.interfaces import Metrics
 from warprun.simulation.faults import Arriving, Fault
 from warprun.simulation.simulator import Episodes, Simulator
+from warprun.spec import GroupSpec
 
 UNBOUNDED = ("explained_variance",)
 """Metrics of an update that may be NaN or infinite without a fault, by the last part of their names."""
@@ -31,10 +33,17 @@ class Sentinel:
         self._replaces = replaces
         self.replaced = replaced
         self._arriving = Arriving()
+        self._is_first = True
 
     def after_rollout(self) -> None:
-        """Check the outputs of the environments and of the policies."""
+        """Check the outputs of the environments and of the policies; after the first rollout say which observations look wrong."""
         refuse(self.simulator.fault())
+        if self._is_first:
+            self._is_first = False
+            for group in self.simulator.spec.groups:
+                note = odd_observation(group, self.simulator.trajectory.groups[group.name].obs)
+                if note:
+                    self._message(note)
 
     def after_update(self, metrics: Metrics) -> None:
         """Check the losses and gradient norms, `loss/...`, of an update."""
@@ -87,6 +96,32 @@ class Sentinel:
         return f"after step {self.simulator.steps:,} of every environment"
 
 
+ROUNDING = 1e-5
+"""Share of a bound, and of 1, by which a number may lie beyond it."""
+COARSE = 2.0**24
+"""From here on float32 has no longer all whole numbers."""
+
+
+def odd_observation(group: GroupSpec, obs: torch.Tensor) -> str:
+    """Return a line about the first number of observations [T + 1, N, A, F] that is beyond its bounds, or too large for float32.
+
+    Empty if there is none. Waits for the device.
+    """
+    low, high = torch.tensor(group.observation.bounds(), dtype=torch.float32, device=obs.device).unbind(-1)
+    slack = ROUNDING * torch.stack((low.abs(), high.abs(), torch.ones_like(low))).nan_to_num(posinf=1.0).amax(0)
+    outside, coarse = (obs < low - slack) | (obs > high + slack), obs.abs() >= COARSE
+    if not bool((outside | coarse).any()):
+        return ""
+    row, env, actor, number = (int(place) for place in (outside if bool(outside.any()) else coarse).nonzero()[0])
+    value = float(obs[row, env, actor, number])
+    where = f"environment {env}: number {number} of an observation of group {group.name} is {value:.9g}"
+    if bool(outside[row, env, actor, number]):
+        bounds = f"{float(low[number]):.6g} to {float(high[number]):.6g}"
+        return f"{where}, beyond its bounds {bounds}: correct the space or the observation; agents learn from it as it is"
+    steps = float(np.spacing(np.float32(abs(value))))
+    return f"{where}: agents compute in float32, which has steps of {steps:g} there; shift or scale it if smaller differences matter"
+
+
 ADVICE = "the networks cannot recover; lower agent.learning_rate or check the scale of the rewards"
 LARGE_RETURNS = "discounted returns are beyond float32; divide the rewards by a constant"
 
@@ -98,9 +133,9 @@ def refuse(fault: Fault | None, where: str = "") -> None:
     line = f"{where}{fault}"
     if fault.field == "action":
         line += f": {ADVICE}"
-    elif fault.field == "mask":
+    if fault.field == "mask":
         line += "; a mask must allow at least one action"
-    elif fault.replaceable:
+    if fault.field != "action" and fault.step and fault.replaceable:
         line += "; with env.on_nan=reset such environments are reset"
     raise TrainingFailed(line)
 

@@ -11,7 +11,7 @@ import torch
 
 from warprun.errors import TrainingFailed, UserError, shown
 from warprun.simulation.batch import MASK, Array, Batch, BatchClass, Tree
-from warprun.simulation.conversions import converter, flattened, tensor_of
+from warprun.simulation.conversions import aligned, converter, flattened, tensor_of
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import Closes, told
@@ -35,8 +35,9 @@ CLOSE = 1e-4
 class BatchedSimulator:
     """Steps a batch of `n_envs` environments in this process.
 
-    What goes to the environment and what comes back are the same memory on both sides, by DLPack; the observations of a step are written
-    once, into the trajectory, or not at all if `step` writes them to its argument `out`. The seed of a reset depends on `seed`, on
+    What goes to the environment and what comes back are the same memory on both sides, by DLPack, but for rows of the trajectory at
+    addresses that not every library takes. The observations of a step are written once, into the trajectory, or not at all if `step` writes
+    them to its argument `out`. The seed of a reset depends on `seed`, on
     `first_env`, on how often all environments were reset, and on the step. On a GPU `reset` is called in every step, since the host does
     not wait to know whether an episode ended.
     """
@@ -279,9 +280,9 @@ class BatchedSimulator:
         after[some] = torch.where(ended[:, None], self._fresh(over)[some].to(after.dtype), last)
 
     def _given(self, tensor: torch.Tensor) -> Array:
-        """Return a tensor as an array of the batch, on the same memory. Raises TrainingFailed."""
+        """Return a tensor as an array of the batch, on the same memory if its address is `aligned`. Raises TrainingFailed."""
         try:
-            return self._give(tensor)
+            return self._give(aligned(tensor))
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             name, where = getattr(self._batch.arrays, "__name__", "arrays"), tensor.device
             raise self._wrong("arrays", f"failed: {name} takes no memory on {where} ({told(error)}); write device=cpu") from None

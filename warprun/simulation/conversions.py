@@ -12,6 +12,14 @@ from warprun.errors import shown
 from warprun.simulation.batch import Array, Tree
 from warprun.spec import Box, Discrete, Space
 
+ALIGNED = 16
+"""Bytes whose multiples are addresses that every library takes: on a GPU, JAX takes no others."""
+
+
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, or a copy if it does not begin at a multiple of ALIGNED bytes, as rows of a larger one may."""
+    return tensor if tensor.data_ptr() % ALIGNED == 0 else tensor.clone()
+
 
 def tensor_of(given: Array) -> torch.Tensor:
     """Return an array as a tensor on the same memory; of an array of numpy that is read-only, a copy.
@@ -30,13 +38,15 @@ def tensor_of(given: Array) -> torch.Tensor:
 def converter(space: Space, place: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function from actions [N, C] of a trajectory to those of the environment.
 
-    Those of a Discrete are [N], those of a Box within its bounds. The operations of a Box and their order are those of
-    `spec.to_bounds`.
+    Those of a Discrete are [N], choices are counted from their `start`, those of a Box within its bounds. The operations of a Box and
+    their order are those of `units.to_bounds`.
     """
-    if isinstance(space, Discrete):
-        return lambda actions: actions[:, 0]
     if not isinstance(space, Box):
-        return lambda actions: actions
+        number = 0 if isinstance(space, Discrete) else slice(None)
+        if not any(space.starts):
+            return lambda actions: actions[:, number]  # without a copy
+        first = torch.tensor(space.starts, dtype=torch.int32, device=place)
+        return lambda actions: (actions + first)[:, number]
     pairs = dict.fromkeys(space.bounds())  # of equal bounds one will do, which is faster
     bounds = torch.tensor(tuple(pairs) if len(pairs) == 1 else space.bounds(), dtype=torch.float32, device=place)
     low, high = (bound.contiguous() for bound in bounds.squeeze(0).unbind(-1))

@@ -60,8 +60,7 @@ class CudaBackend:
         self._launch.on("rollout", self._fused.grid, arguments, self._fused.shared_bytes)
 
     def retrace(self, steps: int) -> None:
-        for row in range(steps):
-            self.run("step", row, row)
+        self._launch.each("retrace", (steps, np.uint32(0), *self._arguments))
 
     def _fused_launch(self, networks: Mapping[str, Network]) -> FusedLaunch:
         """Return how `rollout` is launched."""

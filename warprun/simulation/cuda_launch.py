@@ -27,12 +27,6 @@ WARP = 32
 MOST_THREADS = 1024
 """Threads of a block on every GPU, if a kernel has few registers."""
 
-if not SIMULATED:
-    from numba.cuda.core import config
-
-    # Numba warns of every launch of fewer than 128 blocks, and an environment may need no more.
-    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
-
 
 class Launcher:
     """Launches the kernels of a module on torch's current stream. Raises UserError if the GPU refuses one."""

@@ -31,7 +31,7 @@ class Fault:
     of: str = ""
     """Id or class of an environment that has one."""
     replaceable: bool = True
-    """Whether `env.on_nan=reset` can reset such an environment."""
+    """Whether `env.on_nan=reset` would reset such an environment."""
 
     def __str__(self) -> str:
         said = {
@@ -52,10 +52,10 @@ def code_of(group: int, field: str) -> int:
     return 1 + len(FIELDS) * group + FIELDS.index(field)
 
 
-def first_fault(environment: Environment, noted: torch.Tensor, steps: int) -> Fault | None:
+def first_fault(environment: Environment, noted: torch.Tensor, steps: int, replaceable: bool) -> Fault | None:
     """Return the earliest fault in `noted` [tile, 4, lane]; of several at one step, that of the first environment.
 
-    Kernels count steps modulo 2^32; `steps` is the number of steps that the engine has taken.
+    `replaceable`: see `Fault`. Kernels count steps modulo 2^32; `steps` is the number of steps that the engine has taken.
     """
     code, step, place, value = noted.permute(1, 0, 2).flatten(1).cpu().long()
     ago = torch.where(code > 0, (steps - 1 - step) % 2**32, -1)
@@ -67,7 +67,7 @@ def first_fault(environment: Environment, noted: torch.Tensor, steps: int) -> Fa
     width = {"action": group.action.components, "reward": 1, "mask": group.action.components}.get(field, group.observation.size)
     actor, component = divmod(int(place[n]), width)
     found = 0.0 if field == "mask" else (math.nan, math.inf, -math.inf)[int(value[n])]
-    return Fault(n, steps - int(ago[n]), group.name, field, actor, component, found)
+    return Fault(n, steps - int(ago[n]), group.name, field, actor, component, found, replaceable=replaceable)
 
 
 class Arriving:

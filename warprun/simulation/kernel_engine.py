@@ -131,7 +131,8 @@ class KernelEngine:
         self.trajectory: Trajectory = rollout or trajectory.allocate(self.spec, horizon, n_envs, device.torch)
         self.arrays = allocation.allocate(plan, device.torch, exploration.numbers if exploration else {}, vary)
         limit = self.spec.time_limit
-        self._cuts = torch.from_numpy(first_cuts(limit, first_env, n_envs)) if staggered and limit else None
+        cuts = first_cuts(limit, first_env, n_envs) if staggered and limit else None
+        self._cuts = None if cuts is None else torch.from_numpy(cuts).to(device.torch)
         self._reset_at = Counter()
         """`steps` at the last reset, if episodes are staggered."""
         self._cuts_from: int | None = -1
@@ -142,7 +143,7 @@ class KernelEngine:
         """What another simulator of this process must have in common with this one to need no comparison; None: each one is compared."""
         if compares and device.kind in ("cpu", "cuda") and COMPILES and self._same not in _compared:
             some = sorted({0, n_envs // 2, n_envs - 1})
-            cut_at = {number: int(self._cuts[number]) for number in some} if self._cuts is not None else {}
+            cut_at = {} if cuts is None else {number: int(cuts[number]) for number in some}
             self._comparison = Comparison(environment, some, first_env, self.functions, cut_at, seed=seed, **built.of_run)
         self._compared = 0
         """`steps` up to which they are compared."""
@@ -324,7 +325,7 @@ class KernelEngine:
             return None
         noted = self.arrays.common["fault"]
         tile, lane = divmod(env, noted.shape[2])
-        found = first_fault(self.environment, noted[tile : tile + 1, :, lane : lane + 1], self.steps)
+        found = first_fault(self.environment, noted[tile : tile + 1, :, lane : lane + 1], self.steps, not self.replaces)
         return None if found is None else replace(found, environment=env)
 
     def _count_replaced(self) -> int:
@@ -336,7 +337,7 @@ class KernelEngine:
         return replaced
 
     def _first_fault(self) -> Fault | None:
-        return first_fault(self.environment, self.arrays.common["fault"], self.steps)
+        return first_fault(self.environment, self.arrays.common["fault"], self.steps, not self.replaces)
 
     def _slots(self, group_name: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield every field of a group's state with its slots, [tile, slot, actor, lane]."""

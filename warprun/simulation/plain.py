@@ -13,7 +13,7 @@ from warprun.environment import Box, Environment, Group, Index, KernelFunction, 
 from warprun.kernels import compile as kernels
 from warprun.random import RESET, STEP, VARIATION, Rng, uniform
 from warprun.simulation.codegen.called import whole
-from warprun.spec import to_bounds
+from warprun.simulation.units import to_bounds
 
 Rows: TypeAlias = dict[str, np.ndarray]
 """Arrays by name; here group -> a value of every actor, [A, ...]."""

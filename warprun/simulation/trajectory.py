@@ -149,11 +149,13 @@ class Trajectory:
         return before
 
     def carry_at_truncations(self, name: str, most: int) -> torch.Tensor:
-        """Return what a group's policy remembers before the first `most` rows of `final_obs`, [most, N, A, H]."""
-        after = self.carries[name].after
-        found = after.new_zeros((most + 1, *after.shape[1:]))  # the last row is for all other steps, and left out
-        slot = torch.where(self.truncated, self.final_slot(), most)
-        return found.scatter_(0, slot[..., None, None].expand_as(after), after)[:most]
+        """Return what a group's policy remembers before the first `most` rows of `final_obs`, [most, N, A, H]; any if fewer."""
+        after, place = self.carries[name].after, self.truncated
+        slot = torch.where(place, self.final_slot(), most)  # the last slot is for all other steps, and left out
+        steps = torch.arange(len(place), device=place.device)[:, None].expand_as(slot)
+        # The largest: of the steps of the last slot, a GPU would write any one last.
+        step = slot.new_zeros((most + 1, place.shape[1])).scatter_reduce_(0, slot, steps, "amax")[:most]
+        return after.gather(0, step[..., None, None].expand(-1, -1, *after.shape[2:]))
 
     def state(self) -> State:
         """Return what a checkpoint has to keep: what policies remember before the next rollout."""

@@ -19,8 +19,9 @@ from multiprocessing.process import BaseProcess
 
 from rich.live import Live
 
+from warprun.config.memory_estimate import size_text
 from warprun.errors import counted, printable
-from warprun.kernels.driver import visible_gpus, why_no_cuda
+from warprun.kernels.driver import free_cuda_memory, visible_gpus, why_no_cuda
 from warprun.processes import share_of_cores
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import PlainConsole, table_console
@@ -147,6 +148,36 @@ class _Slot:
     worker: _Worker | None = None
 
 
+@dataclass(frozen=True)
+class Shared:
+    """How jobs share GPUs."""
+
+    places: list[str]
+    """The GPU of each job that runs at a time."""
+    wanted: int
+    """Jobs that were to run at a time."""
+    needed: int
+    """Bytes of a GPU that a job takes at most."""
+    free: dict[str, int | None]
+    """GPU -> bytes that are free; None if it does not tell."""
+
+    @staticmethod
+    def of(gpus: Sequence[str], wanted: int, needs: Callable[[], int]) -> Shared:
+        """Deal out `wanted` jobs to GPUs in turn, to each at least one and no more than its free memory has room for."""
+        needed, free = needs(), {gpu: free_cuda_memory(number) for number, gpu in enumerate(gpus)}
+        room = {gpu: wanted if size is None or not needed else max(1, size // needed) for gpu, size in free.items()}
+        places = [gpu for turn in range(wanted) for gpu in gpus if turn < room[gpu]]
+        return Shared(places[:wanted], wanted, needed, free)
+
+    def __str__(self) -> str:
+        """Return how many jobs each GPU has at a time, and by which memory."""
+        counts = ", ".join(f"{self.places.count(gpu)} on GPU {gpu}" for gpu in self.free if gpu in self.places)
+        told = [f"GPU {gpu} {size_text(size)}" for gpu, size in self.free.items() if size is not None]
+        memory = f" (each needs up to {size_text(self.needed)}; free: {', '.join(told)})" if self.needed and told else ""
+        less = f"; {self.wanted} do not fit" if len(self.places) < self.wanted else ""
+        return f"{counts} at a time{memory}{less}"
+
+
 class Pool:
     """At most `workers` jobs at a time, each in the process of a worker: if it is killed, the others go on, and another takes its place.
 
@@ -155,16 +186,28 @@ class Pool:
     end too.
     """
 
-    def __init__(self, folder: os.PathLike[str], workers: int | None, devices: set[str], train: Train, on_cpu: int = 1) -> None:
+    def __init__(
+        self,
+        folder: os.PathLike[str],
+        workers: int | None,
+        devices: set[str],
+        train: Train,
+        needs: Callable[[], int],
+        on_cpu: int = 1,
+    ) -> None:
         """Share cores and GPUs.
 
-        `workers` None: one for each GPU, `on_cpu` without GPUs; `devices`: the values of `device` of the jobs.
+        `workers` None: one for each GPU, `on_cpu` without GPUs; `devices`: the values of `device` of the jobs. Several jobs share a GPU
+        where its memory has room for them: `needs` returns the bytes that each takes at most, and is called if they would.
         """
         gpus = usable_gpus() if devices & {"auto", "cuda"} else []
         count = workers or len(gpus) or on_cpu
         self._folder = os.path.abspath(folder)
         self._train = train
-        self._slots = [_Slot(cores, gpus[n % len(gpus)] if gpus else None) for n, cores in enumerate(share_cores(count))]
+        self._shared = Shared.of(gpus, count, needs) if gpus and count > len(gpus) else None
+        """How jobs share GPUs; None: none do."""
+        places: Sequence[str | None] = self._shared.places if self._shared else gpus[:count] or [None] * count
+        self._slots = [_Slot(cores, gpu) for gpu, cores in zip(places, share_cores(len(places)), strict=True)]
         self._keeps_workers = "cudasim" not in devices  # Numba reads at its import whether to simulate CUDA
         if self._keeps_workers:
             CONTEXT.set_forkserver_preload([PRELOADED])
@@ -186,12 +229,13 @@ class Pool:
 
     def describe(self) -> str:
         """Return one line that says how cores and GPUs are shared."""
-        gpus = sorted({slot.gpu for slot in self._slots if slot.gpu is not None})
+        gpus = [slot.gpu for slot in self._slots if slot.gpu is not None]
         cores = sorted({len(slot.cores) for slot in self._slots if slot.cores})
         most = counted(cores[-1], "core") if cores else "all cores"
         shares = most if len(cores) < 2 else f"{cores[0]}-{most}"
         each = "" if self.size == 1 else " each"
-        return f"{counted(self.size, 'worker')} with {shares}{each}" + (f", GPUs {', '.join(gpus)} in turn" if gpus else "")
+        on_gpus = str(self._shared) if self._shared else f"GPUs {', '.join(gpus)} in turn" if gpus else ""
+        return ", ".join(filter(None, (f"{counted(self.size, 'worker')} with {shares}{each}", on_gpus)))
 
     def start(self, job: Job) -> None:
         """Train a job in a free slot."""

@@ -26,6 +26,7 @@ def episodes(disturbance):
     return Episodes(zero, zero, zero, zero, disturbance)
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("mode", ["corrected", "compat"])
 def test_regulated_episodes_are_those_of_the_environment(mode):
     """Rewards, ends and currents of random actions, when a regulator wants what they made of VIMIN."""

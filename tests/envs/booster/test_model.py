@@ -76,7 +76,7 @@ def reference(found, changes, tables, p):
     return deltas, iminers, rewards, length
 
 
-@pytest.mark.by_default(1)
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("mode", ["corrected", "compat"])
 def test_episodes_of_random_actions_equal_a_reference(plant, mode):
@@ -97,6 +97,7 @@ def test_episodes_of_random_actions_equal_a_reference(plant, mode):
         assert (length < STEPS).all()
 
 
+@pytest.mark.long
 def test_compat_punishes_a_large_error():
     made = engine(1, QUIET, mode="compat", action="continuous")
     made.set_state("agent", delta=torch.zeros(1), delta_1=torch.zeros(1), iminer=torch.tensor([2.0]), iminer_1=torch.zeros(1))
@@ -106,6 +107,7 @@ def test_compat_punishes_a_large_error():
     assert found.rewards[0, 0] == pytest.approx(-2.287 - 5 * 99)
 
 
+@pytest.mark.long
 def test_starts():
     fixed, anywhere = (engine(500, mode=mode).trajectory.groups["agent"].obs[0, :, 0].numpy() for mode in ("compat", "corrected"))
     assert (fixed == fixed[0]).all()
@@ -123,6 +125,7 @@ def test_the_window_is_that_of_the_samples_before_the_fixed_start():
     assert tables.start_place == start.START
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("history", [1, 15])
 def test_observations_are_the_last_samples(history):
     made = engine(8, history=history)
@@ -198,6 +201,7 @@ def test_bursts_are_as_large_as_published(plant):
     assert np.sqrt(2 * covariance(within, 10)) == pytest.approx(0.75, abs=0.05)
 
 
+@pytest.mark.long
 def test_the_line_follows_the_periodic_disturbance():
     seen, wave = [], []
     made = engine(200, history=1, action="continuous", seed=2)

@@ -70,6 +70,7 @@ def walked(actions, params=None, **options):
     return taken.groups["agent"], taken, walk
 
 
+@pytest.mark.long
 def test_edges_of_surfaces_that_are_not_periodic_cost_and_stop():
     made = landscape("leps")
     group, _, walk = walked([1] * (made.start[0] + 2))

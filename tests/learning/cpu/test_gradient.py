@@ -68,7 +68,7 @@ def agent(env: Environment, n_envs: int, network: NetworkConfig, threads: int = 
     return made
 
 
-@pytest.mark.by_default(6)
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", few(ENVIRONMENTS, "cartpole", "mountain_car_continuous"))
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("n_envs", [1, 100])

@@ -63,6 +63,7 @@ def test_units_that_do_not_fill_vectors_are_left_to_torch() -> None:
     assert network.over_steps is None
 
 
+@pytest.mark.by_default(0)
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_number_of_threads_takes_the_same_bits(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """And learns, but for rounding, what torch does."""

@@ -8,7 +8,7 @@ import torch
 from numba import typeof
 
 from tests.agents import CPU, build
-from tests.kernels.test_ptx import compiled, instructions, no_device_needed, nvvm_problem, product_overhead  # noqa: F401
+from tests.kernels.test_ptx import compiled, instructions, no_device_needed, product_overhead  # noqa: F401
 from tests.learning.cpu.test_gradient import no_loss
 from tests.learning.cuda.simulated import cuda_kernels
 from tests.learning.helpers import SPACES, environment, rollout
@@ -16,7 +16,7 @@ from tests.selection import few
 from warprun.learning.kernels.cuda import gradient, optimizer, returns, statistics
 from warprun.simulation.cpu import as_numpy
 
-pytestmark = pytest.mark.skipif(nvvm_problem() != "", reason=nvvm_problem())
+pytestmark = pytest.mark.ptx
 
 FLOAT64 = {"step", "advantages", "spread", "moments", "merge", "returns"}
 """Kernels that compute corrections of Adam and sums over many rows in float64."""

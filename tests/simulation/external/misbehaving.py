@@ -18,12 +18,13 @@ FAULTS = {
     "raise": "misbehaving.py:",
     "raise_exit": "SystemExit: 4",
     "four_values": "(observation, reward, terminated, truncated, info)",
-    "shape": "the observation has the shape (3,), and the observation space (2,)",
+    "shape": "in step: the observation has the shape (3,), and the observation space (2,)",
     "text": "it must return one number as the reward",
     "reward": "one number as the reward",
     "truth": "booleans",
     "nan_obs": "of misbehaving gave an observation of nan",
     "inf_reward": "gave a reward of inf",
+    "mask": "at step 5 (group agent, actor 0, component 0); a mask must allow at least one action; with env.on_nan=reset",
     "none": "it returned None",
 }
 """Fault -> a part of the line that the run ends with."""
@@ -44,13 +45,16 @@ class Misbehaving(gymnasium.Env):
         super().reset(seed=seed)
         if self.fault == "reset" and self.guilty:
             raise RuntimeError("cannot begin")
-        return self._obs(), {}
+        return self._obs(), self._info()
 
     def step(self, action: int) -> Any:
         self.taken += 1
         if self.guilty and self.taken == self.when:
             return self._misbehave()
-        return self._obs(), 1.0, bool(self.np_random.random() < 0.1), False, {}
+        return self._obs(), 1.0, bool(self.np_random.random() < 0.1), False, self._info()
+
+    def _info(self) -> dict[str, np.ndarray]:
+        return {"action_mask": np.ones(2, np.int8)} if self.fault == "mask" else {}
 
     def _obs(self) -> np.ndarray:
         return self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
@@ -82,6 +86,8 @@ class Misbehaving(gymnasium.Env):
             "truth": [*right[:2], "no", *right[3:]],
             "nan_obs": [np.array([0.0, np.nan], np.float32), *right[1:]],
             "inf_reward": [right[0], np.inf, *right[2:]],
+            "beyond": [np.array([0.0, 3.0]), *right[1:]],
+            "mask": [*right[:4], {"action_mask": np.zeros(2, np.int8)}],
         }
         return tuple(replaced.get(self.fault, right))
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -143,11 +144,42 @@ def test_gymnasium_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_an_object_is_no_class(folder: Path) -> None:
-    for index, made in enumerate(("Walk()", "lambda: Walk()")):
-        (folder / f"object{index}.py").write_text(f"{SOURCE}\n\nenvironment = {made}\n")
-        with pytest.raises(UserError, match=r"is an object of the class Walk; write environment = Walk, the class"):
-            environment(module=f"object{index}.py")
+MAKERS = {
+    "a function": "def environment(): return Walk()",
+    "a lambda": "environment = lambda: Walk()",
+    "a function with an argument": "def environment(n=0): return Walk()",
+    "a partial": "import functools\nenvironment = functools.partial(Walk)",
+    "a wrapped environment": (
+        "import gymnasium\ndef environment(): return gymnasium.wrappers.FrameStackObservation(gymnasium.make('CartPole-v1'), 4)"
+    ),
+}
+
+
+@pytest.mark.parametrize("made", MAKERS)
+def test_a_function_that_makes_an_environment_is_one(folder: Path, made: str) -> None:
+    (folder / "maker.py").write_text(f"{SOURCE}\n\n{MAKERS[made]}\n")
+    kwargs: dict[str, Any] = {"kwargs": {"n": 3}} if "argument" in made else {}
+    with simulator(environment(module="maker.py", **kwargs), n_envs=2) as found:
+        found.prepare()
+        assert bool(found.collect(act).groups["agent"].obs.isfinite().all())
+
+
+def test_what_makes_no_environment_is_told(folder: Path) -> None:
+    for index, (text, told) in enumerate(
+        (
+            (
+                "environment = Walk()",
+                r"is an object of the class Walk, .*: write a function that returns one, def environment",
+            ),
+            ("def environment(): return 3", r"maker1.py:[0-9]+ in environment: it must return an Environment, .*; it returns 3$"),
+            ("def environment(n): return Walk()", r"argument 'n' needs a default, or a value: .* env.kwargs.n="),
+        )
+    ):
+        (folder / f"maker{index}.py").write_text(f"{SOURCE}\n\n{text}\n")
+        with pytest.raises(UserError, match=told):
+            environment(module=f"maker{index}.py")
+    with pytest.raises(UserError, match=r"env.n: maker2 has no options; env.kwargs.n= gives an argument"):
+        environment(module="maker2.py", options={"n": 3})
 
 
 @pytest.mark.by_default(0)

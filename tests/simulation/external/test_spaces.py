@@ -12,7 +12,8 @@ from tests.simulation.external.simulators import act, chosen, environment, seeds
 from warprun.errors import ContractError
 from warprun.kernels.sampling import to_bounds as kernels_to_bounds
 from warprun.simulation.external.spaces import actions, observations
-from warprun.spec import Box, Discrete, Field, MultiDiscrete, to_bounds
+from warprun.simulation.units import to_bounds
+from warprun.spec import Box, Discrete, Field, MultiDiscrete
 
 OBSERVED = [
     spaces.Box(-1.0, 1.0, (3,)),
@@ -145,6 +146,35 @@ def test_a_choice_outside_its_space_is_refused(space: Any, given: Any) -> None:
         observations(space).flatten(given)
 
 
+PARTS = spaces.Dict({"charge": spaces.Box(0.0, 1.0, (1,)), "lidar": spaces.Tuple((spaces.Box(0.0, 9.0, (3,)), spaces.Discrete(2)))})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"lidar": (np.zeros(3), 1)}, "the observation lacks 'charge', which its space has; it has 'lidar'"),
+        (
+            {"charge": np.zeros(2), "lidar": (np.zeros(3), 1)},
+            r"the part \['charge'\] of .* must be numbers of the shape \(1,\), .*",
+        ),
+        (
+            {"charge": ["full"], "lidar": (np.zeros(3), 1)},
+            r"the part \['charge'\] of the observation must be numbers of .*full",
+        ),
+        (
+            {"charge": np.zeros(1), "lidar": (np.zeros(4), 1)},
+            r"the part \['lidar'\]\[0\] of .* must be numbers of the shape \(3,\)",
+        ),
+        ({"charge": np.zeros(1), "lidar": (np.zeros(3), 2)}, r"the part \['lidar'\]\[1\] 2 is not in the space Discrete\(2\)"),
+        ({"charge": np.zeros(1), "lidar": (np.zeros(3),)}, r"the part \['lidar'\] of the observation must be a tuple of 2 parts"),
+        (np.zeros(5), "the observation must be a dict with 'charge', 'lidar', as its space"),
+    ],
+)
+def test_a_part_that_is_wrong_is_named(given: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        observations(PARTS).flatten(given)
+
+
 def test_real_actions_are_within_bounds_that_float32_does_not_have() -> None:
     space = spaces.Box(np.array([-0.3, 0.1]), np.array([0.1, 0.7]), dtype=np.float64)
     for row in actions(space).convert(np.array([[-1.0, -1.0], [1.0, 1.0]], np.float32)):
@@ -153,9 +183,9 @@ def test_real_actions_are_within_bounds_that_float32_does_not_have() -> None:
 
 CHOSEN = [
     (spaces.Discrete(4), Discrete(4), [[2], [0]], [2, 0]),
-    (spaces.Discrete(3, start=-1), Discrete(3), [[0], [2]], [-1, 1]),
+    (spaces.Discrete(3, start=-1), Discrete(3, -1), [[0], [2]], [-1, 1]),
     (spaces.MultiDiscrete([3, 2]), MultiDiscrete((3, 2)), [[2, 1]], [[2, 1]]),
-    (spaces.MultiDiscrete([3, 2], start=[1, -5]), MultiDiscrete((3, 2)), [[2, 1]], [[3, -4]]),
+    (spaces.MultiDiscrete([3, 2], start=[1, -5]), MultiDiscrete((3, 2), (1, -5)), [[2, 1]], [[3, -4]]),
     (spaces.MultiDiscrete([[3, 2], [4, 5]]), MultiDiscrete((3, 2, 4, 5)), [[2, 1, 3, 4]], [[[2, 1], [3, 4]]]),
     (spaces.MultiBinary(3), MultiDiscrete((2, 2, 2)), [[0, 1, 1]], [[0, 1, 1]]),
     (spaces.Box(-2.0, 4.0, (2,)), Box(2, (-2.0, -2.0), (4.0, 4.0)), [[-1.0, 1.0], [0.0, 7.0]], [[-2.0, 4.0], [1.0, 4.0]]),

@@ -15,6 +15,7 @@ import warprun
 from tests.finished import until
 from tests.selection import few
 from tests.simulation.external import misbehaving
+from tests.simulation.external.simulators import act, environment, simulator
 from warprun.cli import main as cli
 
 ROOT = Path(__file__).parents[3]
@@ -76,15 +77,34 @@ def test_what_fails_before_the_first_step_leaves_nothing(
 
 
 @pytest.mark.by_default(1)
-@pytest.mark.parametrize("on_nan", ["reset", "stop"])
-def test_an_environment_with_nan_is_reset_if_the_user_wants(on_nan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", ["mask", "nan_obs", "inf_reward"])
+def test_an_environment_with_a_fault_is_reset_if_the_user_wants(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = settings("nan_obs", f"env.on_nan={on_nan}", "total_steps=640")
-    if on_nan == "stop":
-        with pytest.raises(warprun.TrainingFailed, match="observation of nan at step 5"):
-            warprun.train(given)
-    else:
-        assert warprun.train(given).metrics["env/resets_on_nan"] == 2.0  # one in each worker
+    given = settings(fault, "env.on_nan=reset", "total_steps=640")
+    assert warprun.train(given).metrics["env/resets_on_nan"] == 2.0  # one in each worker
+
+
+def test_an_observation_outside_its_space_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(settings("beyond", "total_steps=256")) == 0
+    said = capfd.readouterr().out
+    assert said.count("environment 1: number 1 of an observation of group agent is 3, beyond its bounds -1 to 1") == 1
+
+
+@pytest.mark.parametrize("fault", ["mask", "nan_obs", "inf_reward"])
+def test_a_fault_that_is_reset_ends_an_episode_with_reward_0(fault: str) -> None:
+    misbehaving.made.clear()
+    kwargs: dict[str, object] = {"fault": fault, "when": 3}
+    with simulator(environment(module="tests.simulation.external.misbehaving", kwargs=kwargs), n_envs=1, replaces=True) as found:
+        found.prepare()
+        taken, group = found.collect(act), found.trajectory.groups["agent"]
+        assert bool(taken.terminated[2, 0]) and not bool(taken.truncated[2, 0]) and float(group.reward[2, 0, 0]) == 0.0
+        assert bool(group.obs.isfinite().all()) and (group.mask is None or bool(group.mask.all()))
+        ended = found.episodes()
+        assert ended.replaced == 1 and found.fault() is None
+        assert ended.count == int(taken.terminated.sum()) - 1
 
 
 @pytest.mark.by_default(1)

@@ -1,9 +1,8 @@
 """Writes the kernels of one environment as a readable Python module.
 
 The kernels are `reset`, `sample` and `greedy` (actions from policy outputs), `step`, and `rollout`: all steps of a rollout with the
-networks of the policies between them. On CPU there is also `retrace`: the steps of a rollout with given actions. The body of a kernel
-(`bodies.py`) is a function of its own, which rollouts share with the single kernels. The code around a body depends on the target
-(`targets.py`).
+networks of the policies between them. `retrace` is the steps of a rollout with given actions. The body of a kernel (`bodies.py`) is a
+function of its own, which rollouts share with the single kernels. The code around a body depends on the target (`targets.py`).
 
 For callers with actions of their own (`ArrayPlan.by_caller`) there are only `reset` and `advance`, a step and the beginning of the next
 episodes. On CUDA a thread or block that steps an environment also begins its next episode. On CPU an episode ends in few lanes of a tile,

@@ -102,6 +102,15 @@ def rollout(steps, deterministic, now, common, $arrays, $inferences):
         $inference
         # Actions and the step.
         $act
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def retrace(steps, now, common, $arrays):
+    now = np.uint32((common.began[0] + now) & 0xFFFFFFFF)
+    $begin_env
+    for t in range(steps):
+        $barrier
+        step_env($own, t, np.uint32(now + t), common, $arrays)
 """
 
 ACT = """
@@ -166,7 +175,12 @@ class Target:
         """Return the kernels that run all steps of a rollout."""
         begin = fill(COLUMNS_OF_BLOCK, columns=f"{groups[0].name}_inference.network.columns")
         act = block("if thread < count:", "env = first + thread", fill(ACT, own=self.own, arrays=arrays(groups)))
-        return cuda_rollout(groups, begin, lines(*map(cuda_inference, groups)), act)
+        return self.rollouts(groups, begin, lines(*map(cuda_inference, groups)), act)
+
+    def rollouts(self, groups: tuple[Group, ...], begin: str, inference: str, act: str) -> str:
+        """Return the kernels of rollouts on a GPU; of one with networks: what comes before the steps, the networks and the step of each."""
+        of_target = {"own": self.own, "barrier": self.barrier, "begin_env": self.begin}
+        return fill(CUDA_ROLLOUT, **rollout_arguments(groups), **of_target, begin=begin, inference=inference, act=act)
 
     def per_actor(self, group: Group, *body: str) -> str:
         """Return the loops that run `body` for all actors of a group in all environments."""
@@ -257,12 +271,10 @@ class CpuTarget(Target):
 
     def rollout(self, groups: tuple[Group, ...]) -> str:
         logits, inference = "".join(f", {g.name}_inference.logits[thread]" for g in groups), []
-        for group in groups:
-            parts = {"obs_part": self.part(group.size * group.observation.size), "value_part": self.part(group.size)}
-            sizes = {"actors": str(group.size), "features": str(group.observation.size)}
-            inference.append(fill(CPU_INFERENCE, group=group.name, **sizes, **parts))
-        given = {"arrays": arrays(groups), "inferences": inferences(groups), "logits": logits}
-        return fill(CPU_ROLLOUT, **given, inference=lines(*inference))
+        for g in groups:
+            parts = {"obs_part": self.part(g.size * g.observation.size), "value_part": self.part(g.size)}
+            inference.append(fill(CPU_INFERENCE, group=g.name, actors=str(g.size), features=str(g.observation.size), **parts))
+        return fill(CPU_ROLLOUT, **rollout_arguments(groups), logits=logits, inference=lines(*inference))
 
     def tile(self, array: str, shape: tuple[int, ...]) -> str:
         return f"of_tile({array}, tile, {shape[1:]!r})"
@@ -318,8 +330,8 @@ class BlockTarget(Target):
         return 1  # the threads of a block are actors, so the numbers of neighbouring actors are contiguous
 
     def rollout(self, groups: tuple[Group, ...]) -> str:
-        act = fill(ACT, own=self.own, arrays=arrays(groups))
-        return cuda_rollout(groups, "env = cuda.blockIdx.x", lines(*map(self._inference, groups)), act)
+        inference, act = lines(*map(self._inference, groups)), fill(ACT, own=self.own, arrays=arrays(groups))
+        return self.rollouts(groups, "env = cuda.blockIdx.x", inference, act)
 
     def _inference(self, group: Group) -> str:
         """Return inference for all actors, as many at a time as the network has columns."""
@@ -355,11 +367,6 @@ class BlockTarget(Target):
         return block(f"if thread == {n} % threads:", *body)
 
 
-def cuda_rollout(groups: tuple[Group, ...], begin: str, inference: str, act: str) -> str:
-    """Return the kernel of a rollout on a GPU: what comes before the steps, and the networks and the step of each."""
-    return fill(CUDA_ROLLOUT, arrays=arrays(groups), inferences=inferences(groups), begin=begin, inference=inference, act=act)
-
-
 def cuda_inference(group: Group) -> str:
     """Return the statements with which the threads of a block compute the network of a group."""
     given = f"{group.name}_inference"
@@ -378,9 +385,9 @@ def arrays(groups: tuple[Group, ...]) -> str:
     return ", ".join(f"{group.name}_arrays" for group in groups)
 
 
-def inferences(groups: tuple[Group, ...]) -> str:
-    """Return the arguments of a rollout that hold the networks of the groups."""
-    return ", ".join(f"{group.name}_inference" for group in groups)
+def rollout_arguments(groups: tuple[Group, ...]) -> dict[str, str]:
+    """Return the arguments of a rollout that hold the arrays and the networks of the groups, by the placeholders for them."""
+    return {"arrays": arrays(groups), "inferences": ", ".join(f"{group.name}_inference" for group in groups)}
 
 
 CPU, THREAD, BLOCK = CpuTarget(), Target(), BlockTarget()

@@ -101,11 +101,20 @@ class Closes(Protocol):
     def close(self) -> None: ...
 
 
+def is_silent(error: BaseException) -> bool:
+    """Return whether no code outside warprun has raised an error, so that `told` names no line."""
+    return not _frames(error)
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((PACKAGE, "<"))]
+
+
 def told(error: BaseException) -> str:
     """Return an exception of an environment as one line: file and line, type and message."""
     if isinstance(error, UserError | ContractError):
         return str(error)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((PACKAGE, "<"))]
+    frames = _frames(error)
     try:
         words = str(error)
     except Exception:  # __str__ of an error is code of the user

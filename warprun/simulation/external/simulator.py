@@ -13,6 +13,7 @@ from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.external.slice import SharedArrays, layout
 from warprun.simulation.external.sources import EnvironmentFailed
+from warprun.simulation.external.state_trial import try_state
 from warprun.simulation.external.workers import LOAD, RESET, SAVE, STEP, Job, Steppers, ThisProcess, Workers, shares
 from warprun.simulation.faults import FIELDS, Fault
 from warprun.simulation.sampler import Sampler
@@ -76,7 +77,9 @@ class ExternalSimulator:
         return self._steps.value
 
     def prepare(self) -> None:
-        """Compile the kernels that sample, start the processes, make the environments and reset them. Raises UserError."""
+        """Compile the kernels that sample, try `get_state`, start the processes, make the environments and reset them. Raises UserError."""
+        if self.environment.state:
+            try_state(self.environment)
         try:
             self.reset()
         except TrainingFailed as error:
@@ -132,7 +135,8 @@ class ExternalSimulator:
             n = int(np.where(found[:, 0] > 0, found[:, 1], np.iinfo(np.int64).max).argmin())
             code, step, component, value = found[n].tolist()
             number = 0.0 if FIELDS[code - 1] == "mask" else (float("nan"), float("inf"), float("-inf"))[value]
-            self._fault = Fault(n, step, self.environment.group, FIELDS[code - 1], 0, component, number, self.environment.title)
+            where = (n, step, self.environment.group, FIELDS[code - 1], 0, component, number)
+            self._fault = Fault(*where, self.environment.title, replaceable=not self._replaces)
         return self._fault
 
     def state(self) -> State:

@@ -165,10 +165,15 @@ class Slice:
         return Outcome(rows["obs"][after], mask, rows["reward"][row], rows["terminated"][row], rows["truncated"][row])
 
     def _judge(self, out: Outcome, step: int) -> np.ndarray:
-        """Note rewards and last observations that are not finite, or end these episodes. Return [n]: whether an episode counts."""
-        # The observation after a terminal state is of no use.
+        """Note rewards and last observations that are not finite, or end episodes with these or with masks that forbid every action.
+
+        Return [n]: whether an episode counts.
+        """
+        # The observation after a terminal state is of no use, nor is the mask after the last step.
         unsound = ~np.isfinite(out.obs).all(-1) & ~out.terminated
         bad = unsound | ~np.isfinite(out.reward)
+        if self._replaces and out.mask is not None:
+            bad |= ~self._allowed(out.mask).all(-1) & ~(out.terminated | out.truncated)
         if not bad.any():
             return ~bad
         if self._replaces:
@@ -188,9 +193,13 @@ class Slice:
             for n in np.flatnonzero(~np.isfinite(out.obs).all(-1)).tolist():
                 self._note(n, OBSERVATION, step, out.obs[n])
         if out.mask is not None:
-            allowed = np.logical_or.reduceat(out.mask, self._first_choices, axis=1)
+            allowed = self._allowed(out.mask)
             for n in np.flatnonzero(~allowed.all(-1)).tolist():
                 self._record(n, MASK, step, int(np.argmin(allowed[n])), 0)
+
+    def _allowed(self, mask: np.ndarray) -> np.ndarray:
+        """Return whether a mask [n, M] allows an action of each choice, [n, C]."""
+        return np.logical_or.reduceat(mask, self._first_choices, axis=1)
 
     def _note(self, n: int, code: int, step: int, numbers: np.ndarray) -> None:
         component = int(np.argmin(np.isfinite(numbers)))

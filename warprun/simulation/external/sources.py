@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from gymnasium import Wrapper
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from warprun.errors import shown
 from warprun.simulation.external import mpi
-from warprun.simulation.external.recipe import Closes, Recipe, SavesState, Stepped, told
+from warprun.simulation.external.recipe import PACKAGE, Closes, Recipe, SavesState, Stepped, is_silent, told
 from warprun.simulation.external.spaces import actions, mask_of, observations, resets_in_step, saver_of
 
 FAILURES = (Exception, SystemExit)
@@ -68,12 +72,15 @@ class Source(Protocol):
 
 
 @contextmanager
-def calls(at: np.ndarray, action: str) -> Iterator[None]:
-    """Raise EnvironmentFailed for what the code of an environment raises; `at` [2] says which one is called, see `enter`."""
+def calls(at: np.ndarray, action: str, where: Callable[[], str] = str) -> Iterator[None]:
+    """Raise EnvironmentFailed for what the code of an environment raises; `at` [2] says which one is called, see `enter`.
+
+    `where` it is, "FILE:LINE in NAME: ", for what it returned: that names no line.
+    """
     try:
         yield
     except FAILURES as error:
-        raise EnvironmentFailed(int(at[0]), action, told(error)) from error
+        raise EnvironmentFailed(int(at[0]), action, f"{where() if is_silent(error) else ''}{told(error)}") from error
 
 
 def enter(at: np.ndarray, environment: int) -> None:
@@ -96,14 +103,14 @@ class Singles:
         self._act = actions(self._envs[0].action_space)
 
     def reset(self, seeds: np.ndarray, out: Outcome) -> None:
-        with calls(self._at, "a reset"):
+        with calls(self._at, "a reset", partial(self._method, "reset")):
             for n, seed in enumerate(seeds.tolist()):
                 self._reset(n, out, seed=seed)
 
     def step(self, actions: np.ndarray, out: Outcome) -> None:
         converted = self._act.convert(actions)
         chosen = converted.tolist() if self._act.integers else converted
-        with calls(self._at, "a step"):
+        with calls(self._at, "a step", partial(self._method, "step")):
             for n, env in enumerate(self._envs):
                 enter(self._at, self._first + n)
                 returned = env.step(chosen[n])
@@ -119,7 +126,7 @@ class Singles:
                     out.mask[n] = mask_of(info, out.mask.shape[1])
 
     def renew(self, over: Sequence[int], out: Outcome) -> None:
-        with calls(self._at, "a reset"):
+        with calls(self._at, "a reset", partial(self._method, "reset")):
             for n in over:
                 self._reset(n, out)
 
@@ -144,6 +151,16 @@ class Singles:
         for env in self._envs:
             if isinstance(env, Closes):
                 env.close()
+
+    def _method(self, name: str) -> str:
+        """Return "FILE:LINE in NAME: " of a method of the user, without the wrappers of libraries; empty if there is none."""
+        env: object = self._envs[int(self._at[0]) - self._first]
+        while env is not None:
+            code = getattr(inspect.unwrap(getattr(type(env), name)), "__code__", None) if name in dir(type(env)) else None
+            if code is not None and "site-packages" not in Path(code.co_filename).parts and not code.co_filename.startswith(PACKAGE):
+                return f"{code.co_filename}:{code.co_firstlineno} in {name}: "
+            env = vars(env).get("env") if isinstance(env, Wrapper) else None
+        return ""
 
     def _reset(self, n: int, out: Outcome, **seed: int) -> None:
         enter(self._at, self._first + n)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,7 +21,19 @@ from gymnasium.vector.utils import iterate
 from warprun.errors import ContractError, shown
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState
-from warprun.spec import BYTE, Box, Discrete, Field, FieldKind, GroupSpec, MultiDiscrete, Part, Space, Spec, to_bounds
+from warprun.simulation.units import in_environment_units, to_bounds
+from warprun.spec import (
+    BYTE,
+    Box,
+    Discrete,
+    Field,
+    FieldKind,
+    GroupSpec,
+    MultiDiscrete,
+    Part,
+    Space,
+    Spec,
+)
 
 float32 = np.float32
 LARGEST = float(np.finfo(np.float32).max)
@@ -137,6 +149,17 @@ def part_of(space: spaces.Space) -> Part:
     return Part(shape, image=field is not None and field.kind == "image")
 
 
+def bounds_of(space: spaces.Space) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the least and the largest numbers of the rows that observations of a space become."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for part in _parts(space):
+        own = (part.low, part.high) if isinstance(part, spaces.Box) and _kind(part) != "image" else (0.0, 1.0)
+        for numbers, bound in zip(found, own, strict=True):
+            given = np.broadcast_to(np.asarray(bound, np.float64).ravel(), int(spaces.flatdim(part)))
+            numbers += np.where(np.abs(given) < LARGEST, given, np.copysign(np.inf, given)).tolist()
+    return tuple(found[0]), tuple(found[1])
+
+
 def field_of(space: spaces.Space, first: int, channels: str | None) -> Field | None:
     """Return the field that a part of an observation is, from column `first` on; None if it is a Box of one axis, or no Box.
 
@@ -162,12 +185,11 @@ def _kind(space: spaces.Box) -> FieldKind:
 def actions(space: spaces.Space) -> Actions:
     """Return the conversion of an action space: Discrete, MultiDiscrete, MultiBinary or Box of floats. Raises ContractError."""
     if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return Actions(Discrete(int(space.n)), lambda rows: rows[:, 0].astype(np.int64) + start, True)
+        one = Discrete(int(space.n), int(space.start))
+        return Actions(one, lambda rows: in_environment_units(one, rows)[:, 0].astype(np.int64), True)
     if isinstance(space, spaces.MultiDiscrete):
-        first = np.asarray(space.start)
-        choices = tuple(int(n) for n in np.ravel(space.nvec))
-        return Actions(MultiDiscrete(choices), lambda rows: rows.reshape(-1, *space.shape).astype(space.dtype) + first, False)
+        several = MultiDiscrete(*(tuple(int(number) for number in np.ravel(numbers)) for numbers in (space.nvec, space.start)))
+        return Actions(several, lambda rows: in_environment_units(several, rows).reshape(-1, *space.shape).astype(space.dtype), False)
     if isinstance(space, spaces.MultiBinary):
         bits = MultiDiscrete((2,) * math.prod(space.shape))
         return Actions(bits, lambda rows: rows.reshape(-1, *space.shape).astype(np.int8), False)
@@ -202,14 +224,19 @@ def _check_observation(space: spaces.Space) -> None:
         )
 
 
-def _check_parts(space: spaces.Space, given: Any) -> None:
-    """Raise ValueError if a choice in an observation is not one of its space, since `spaces.flatten` would take another one; and if an
-    image is not of bytes, or what is true or false has other numbers.
+def _check_parts(space: spaces.Space, given: Any, name: str = "") -> None:
+    """Raise ValueError if a choice in an observation is not one of its space, since `spaces.flatten` would take another one; if an
+    image is not of bytes, or what is true or false has other numbers; and if a part is missing or has another shape.
+
+    `name`: of the part, as it is written behind the observation.
     """
+    what = f"the part {name} of the observation" if name else "the observation"
     if isinstance(space, spaces.Box):
-        dtype = np.asarray(given).dtype
-        if dtype != space.dtype and field_of(space, 0, None) and _kind(space) != "real":
-            raise ValueError(f"the observation has the dtype {dtype}, and the observation space {space.dtype}")
+        array = np.asarray(given)
+        if array.dtype != space.dtype and field_of(space, 0, None) and _kind(space) != "real":
+            raise ValueError(f"{what} has the dtype {array.dtype}, and the observation space {space.dtype}")
+        if name and (array.shape != space.shape or array.dtype.kind not in "biuf"):
+            raise ValueError(f"{what} must be numbers of the shape {space.shape}, as in its space; it is {shown(given)}")
         return
     if isinstance(space, spaces.Discrete):
         inside = space.contains(given)
@@ -219,13 +246,19 @@ def _check_parts(space: spaces.Space, given: Any) -> None:
     else:
         inside = True
         if isinstance(space, spaces.Dict):
-            for name, part in space.spaces.items():
-                _check_parts(part, given[name])
+            if not isinstance(given, Mapping):
+                raise ValueError(f"{what} must be a dict with {', '.join(map(repr, space.spaces))}, as its space; it is {shown(given)}")
+            for key, part in space.spaces.items():
+                if key not in given:
+                    raise ValueError(f"{what} lacks {key!r}, which its space has; it has {', '.join(map(repr, given))}")
+                _check_parts(part, given[key], f"{name}[{key!r}]")
         elif isinstance(space, spaces.Tuple):
-            for part, own in zip(space.spaces, given, strict=True):
-                _check_parts(part, own)
+            if not isinstance(given, Sequence | np.ndarray) or len(given) != len(space.spaces):
+                raise ValueError(f"{what} must be a tuple of {len(space.spaces)} parts, as its space; it is {shown(given)}")
+            for number, (part, own) in enumerate(zip(space.spaces, given, strict=True)):
+                _check_parts(part, own, f"{name}[{number}]")
     if not inside:
-        raise ValueError(f"the observation {shown(given)} is not in the space {_named(space)}")
+        raise ValueError(f"{what.removesuffix(' of the observation')} {shown(given)} is not in the space {_named(space)}")
 
 
 def _named(space: object) -> str:
@@ -340,5 +373,5 @@ def _spec(observation_space: spaces.Space, action_space: spaces.Space, info: obj
             raise ContractError("info['action_mask'] is for choices, and the action space is a Box")
         mask_of(info, action.outputs)
     seen = observations(observation_space, channels)
-    group = GroupSpec(GROUP, 1, Box(seen.size, fields=seen.fields), action, masked, given=seen.given)
+    group = GroupSpec(GROUP, 1, Box(seen.size, *bounds_of(observation_space), seen.fields), action, masked, given=seen.given)
     return Spec((group,), time_limit, early_truncation=True)

@@ -152,10 +152,12 @@ def find_row(tree, mass):
 
 
 def put_priorities(tree, rows, errors, alpha, eps):
-    """Set the priorities of rows [B] and compute the sums above them again."""
+    """Set the priorities of rows [B], each by the largest of its errors, and compute the sums above them again."""
+    for b in range(rows.size):
+        tree.priority[rows[b]] = float32(0.0)
     for b in range(rows.size):
         priority = float32((float64(abs(errors[b])) + float64(eps)) ** float64(alpha))
-        tree.priority[rows[b]] = priority
+        tree.priority[rows[b]] = max(tree.priority[rows[b]], priority)
         tree.largest[0] = max(tree.largest[0], priority)
     reach = 1
     for level in range(tree.levels.size - 1):
@@ -251,7 +253,7 @@ class KernelReplay(Replay):
         return self._batch
 
     def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
-        """Set the priorities of rows [B] by their temporal-difference errors [B]; only if `prioritized`."""
+        """Set the priorities of rows [B] by the largest of their temporal-difference errors [B]; only if `prioritized`."""
         alpha, eps = self.config.alpha, self.config.eps
         self._call("put", lambda: (self._memory[1], row.numpy(), error.numpy(), alpha, eps), row, error)(0, 1, 0)
 

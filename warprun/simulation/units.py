@@ -1,0 +1,26 @@
+"""Actions of a policy in the units of the environment."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from warprun.spec import Box, Space
+
+
+def in_environment_units(space: Space, actions: np.ndarray) -> np.ndarray:
+    """Return actions [..., C] of a policy as a step of the environment gets them, in the same dtype: int32, or float32 of a `Box`."""
+    if isinstance(space, Box):
+        return to_bounds(actions, np.array(space.bounds(), np.float32))
+    return actions + np.array(space.starts, actions.dtype)
+
+
+def to_bounds(actions: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Return actions [..., size] of a policy in the units of a `Box` with `bounds` [size, 2], float32 all.
+
+    The operations and their order are those of `kernels.sampling.to_bounds`, so the numbers are those of kernels, bit for bit.
+    """
+    low, high = bounds.T
+    bounded = np.isfinite(bounds).all(1)
+    share = (np.clip(actions, np.float32(-1.0), np.float32(1.0)) + np.float32(1.0)) * np.float32(0.5)
+    mapped = np.where(bounded, low, 0) * (np.float32(1.0) - share) + np.where(bounded, high, 0) * share
+    return np.clip(np.where(bounded, mapped, actions), low, high)
