@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from warprun.checking.processes import machine_code
@@ -40,7 +40,7 @@ def envs(arguments: Sequence[str]) -> int:
 def _print_environments() -> list[str]:
     """Print the table of environments and why some fail to load; return the reasons for those that warprun ships."""
     console = table_console()
-    table = Table("name", "actors", "observation", "action", "time limit", "solved at", "parameters")
+    table = Table(Column("name", no_wrap=True), "actors", "observation", "action", "time limit", "solved at", "parameters")
     broken: dict[str, str] = {}
     missing_extras: dict[str, str] = {}
     for name in environment_names():
