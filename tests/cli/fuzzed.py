@@ -56,8 +56,8 @@ PLACES = [
     "/".join(["x" * 200] * 30),
     "ß" * 150,
 ]
-SYSTEM = words("/proc /proc/x /proc/self/fd/0 /dev/null /dev/null/x /dev/full")
 """Names and paths that no file can have, or that something else has."""
+SYSTEM = words("/proc /proc/x /proc/self/fd/0 /dev/null /dev/null/x /dev/full")
 ENDINGS = ("", ".onnx", ".csv", ".gif", ".yaml", ".py", ".npz", ".html", ".pt2", ".tar")
 NAMED = words("""
     experiment env agent launcher tuned concurrency name run_dir output_root sweep_dir resume env.module agent.network.module log.project
@@ -65,7 +65,7 @@ NAMED = words("""
 """Settings that are names of files or become some."""
 PLACED = words("""
     eval,checkpoint= eval,output_root= eval, play,record= play,record=[ play,env= play,checkpoint= play, export,latest export,checkpoint=
-    report,out= report, status, new, data, scripts, check,env= check, job, bench,out= tune,sweep_dir= tune,output_root= tune,launcher=
+    report,out= report, status, new, data, scripts, check,env= check, job, bench,out=
 """)
 """Verbs, and what stands before a place that they take."""
 FUNCTIONS = words("""
