@@ -242,7 +242,7 @@ def test_pictures_of_gymnasiums_spaces(dtype: Any) -> None:
     space = spaces.Box(0, 255 if dtype == np.uint8 else 1, (3, 4, 2), dtype)
     with simulator(Pictures, space=space) as made:
         kind = "image" if dtype == np.uint8 else "binary"
-        assert made.spec.groups[0].observation == Box(24, (0.0,) * 24, (1.0,) * 24, (Field(0, (2, 3, 4), True, kind),))
+        assert made.spec.groups[0].observation == Box(24, 0.0, 1.0, (Field(0, (2, 3, 4), True, kind),))
         taken = made.collect(act)
         rows, seen = taken.groups[GROUP].obs[-1, :, 0], made._batch.observe().flatten(1)
         expected = seen.numpy() / np.float32(255) if dtype == np.uint8 else seen.numpy()
