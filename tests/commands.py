@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from warprun.__main__ import main
 from warprun.cli.help import HELP
-from warprun.cli.main import main
 from warprun.sweeps.launch import is_of_sweep
 
 ROOT = Path(__file__).parents[1]

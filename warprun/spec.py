@@ -291,6 +291,8 @@ class Box:
 
     def bounds(self) -> tuple[tuple[float, float], ...]:
         """Return (low, high) of every component."""
+        if not isinstance(self.low, tuple) and not isinstance(self.high, tuple):
+            return ((float(self.low), float(self.high)),) * self.size  # one pair, since images have many components
         low = self.low if isinstance(self.low, tuple) else (self.low,) * self.size
         high = self.high if isinstance(self.high, tuple) else (self.high,) * self.size
         return tuple((float(a), float(b)) for a, b in zip(low, high, strict=True))

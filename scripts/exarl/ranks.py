@@ -54,7 +54,7 @@ def fork(asked: socket.socket, arguments: list[str]) -> int:
     sys.argv[:] = ["warprun", *arguments]
     code = 1
     try:
-        warprun.cli.main.main()
+        warprun.__main__.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:
@@ -97,6 +97,7 @@ if __name__ == "__main__":
     import gymnasium  # noqa: F401 - the environment needs it
     import mpi4py  # noqa: F401 - not its MPI, which begins when it is imported
 
+    import warprun.__main__
     import warprun.cli.main
     import warprun.runs.train
     from warprun.parallel.launch import mpiexec

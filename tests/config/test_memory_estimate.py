@@ -197,3 +197,9 @@ def test_the_largest_of_some_runs_on_a_gpu() -> None:
     environment, _ = load_environment(configs[1].env)
     assert most_on_gpu(configs) == estimate(configs[1], environment, on_gpu=True).bytes > CUDA_CONTEXT
     assert most_on_gpu([]) == 0
+
+
+def test_every_process_of_a_run_takes_memory_of_its_gpu() -> None:
+    given = ["env=cartpole", "n_envs=12", "concurrency=async"]
+    one, three = (compose([*given, f"concurrency.processes={count}"]) for count in ("null", "3"))
+    assert most_on_gpu([three]) == 3 * most_on_gpu([one]) > 3 * CUDA_CONTEXT

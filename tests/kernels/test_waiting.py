@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,17 @@ def test_work_that_fails_removes_the_line_and_its_time_is_not_kept(tmp_path: Pat
         raise KeyboardInterrupt
     assert shown[-1] == "" and not (tmp_path / "waits").exists()
     assert lines_of("compiling rollout")
+
+
+def test_work_whose_line_cannot_begin_does_not_keep_the_next_line_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="can't start new thread"):
+        patched.setattr(threading.Thread, "start", full)
+        with waiting.on("compiling rollout", "tank"):
+            pass
+    assert not waiting._busy.locked() and lines_of("compiling rollout")
 
 
 def test_short_work_has_no_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

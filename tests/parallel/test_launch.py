@@ -280,7 +280,7 @@ def test_ranks_with_different_environments_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_mpi_is_named(tmp_path: Path) -> None:
-    hide = "import sys; sys.modules['mpi4py'] = None; from warprun.cli.main import main; main()"
+    hide = "import sys; sys.modules['mpi4py'] = None; from warprun.__main__ import main; main()"
     given = [*SMALL, "concurrency=async"]
     environment = os.environ | {"PMI_SIZE": "2", "PMI_RANK": "0"}
     done = subprocess.run([sys.executable, "-c", hide, *given], capture_output=True, text=True, cwd=tmp_path, env=environment)

@@ -92,6 +92,18 @@ def test_a_class_that_is_no_batch_is_refused_in_one_line(kind: str) -> None:
     assert "\n" not in str(refused.value) and "./walk.py" in str(refused.value)
 
 
+def test_a_function_that_takes_the_number_of_environments_and_returns_no_batch() -> None:
+    """It may make an environment with the interface of Gymnasium."""
+
+    def environment(n_envs: int = 3) -> Any:
+        return SimpleNamespace(observation_space=Box(2), action_space=Discrete(2), reset=boom, step=boom)
+
+    told = "environment takes `n_envs`, so it must return a batch; the SimpleNamespace that it returns has no arrays: .* another name"
+    assert is_batched(environment)
+    with pytest.raises(UserError, match=told):
+        batched_environment(environment, External(), None, "walk", "./walk.py")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("chosen", "told"),
     [

@@ -29,6 +29,7 @@ class Driver:
     def __init__(self, code: int = 0, version: int = 13000) -> None:
         self.code, self.version = code, version
         self.contexts: list[int] = []
+        self.current, self.pushes = ["the caller's"], True
 
     def cuInit(self, flags: int) -> int:
         return self.code
@@ -46,13 +47,15 @@ class Driver:
         return 0
 
     def cuCtxPushCurrent_v2(self, context: Any) -> int:
-        return 0
+        self.current += ["a new one"] * self.pushes
+        return int(not self.pushes)
 
     def cuMemGetInfo_v2(self, free: Any, total: Any) -> int:
         free._obj.value = 1000 * self.contexts[-1]
         return 0
 
     def cuCtxPopCurrent_v2(self, context: Any) -> int:
+        self.current.pop()
         return 0
 
     def cuDevicePrimaryCtxRelease_v2(self, device: Any) -> int:
@@ -97,6 +100,9 @@ def test_the_free_memory_of_each_gpu_is_asked_and_leaves_no_context(monkeypatch:
     asked = Driver()
     monkeypatch.setattr(driver, "_driver", lambda: asked)
     assert [driver.free_cuda_memory(number) for number in (0, 1, 2)] == [10_000, 11_000, None] and not asked.contexts
+    asked.pushes = False
+    assert driver.free_cuda_memory(0) is None and not asked.contexts
+    assert asked.current == ["the caller's"]
     monkeypatch.setattr(driver, "_driver", lambda: Driver(code=100))
     assert driver.free_cuda_memory(0) is None
     monkeypatch.setattr(driver, "_driver", lambda: None)

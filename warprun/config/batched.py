@@ -110,6 +110,11 @@ def _examined(title: str, made: type, arguments: Mapping[str, object], limit: in
 
 def _refuse_incomplete(made: type, known: object, members: Sequence[str]) -> None:
     missing = [member for member in members if member not in dir(known)]
+    if missing and isinstance(made, FunctionType):
+        raise ContractError(
+            f"{made.__name__} takes `{N_ENVS}`, so it must return a batch; the {type(known).__name__} that it returns has no"
+            f" {', '.join(missing)}: a function that makes no batch needs another name for this argument"
+        )
     if missing:
         raise ContractError(f"{made.__name__} has no {', '.join(missing)}; a batched environment has {', '.join(MEMBERS)}")
 

@@ -97,8 +97,16 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
 
 
 def most_on_gpu(configs: Iterable[Config]) -> int:
-    """Return the bytes of GPU memory that the largest of some runs takes at its peak; 0 without runs."""
-    return max((estimate(each, load_environment(each.env, each.concurrency.parallel)[0], on_gpu=True).bytes for each in configs), default=0)
+    """Return the bytes of GPU memory that the largest of some runs takes at its peak, by all its processes; 0 without runs.
+
+    Every process has a context and networks of its own, and counts as if it had all environments.
+    """
+    return max(map(_on_gpu, configs), default=0)
+
+
+def _on_gpu(config: Config) -> int:
+    environment = load_environment(config.env, config.concurrency.parallel)[0]
+    return estimate(config, environment, on_gpu=True).bytes * (config.concurrency.wanted or 1)
 
 
 def evaluation_envs(config: Config, environment: Defined, episodes: int) -> int:

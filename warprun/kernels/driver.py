@@ -139,7 +139,9 @@ def free_cuda_memory(number: int) -> int | None:
         return None
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     try:
-        told = not driver.cuCtxPushCurrent_v2(context) and not driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        if driver.cuCtxPushCurrent_v2(context):
+            return None  # the current context is that of the caller
+        told = not driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
         driver.cuCtxPopCurrent_v2(ctypes.byref(context))
     finally:
         driver.cuDevicePrimaryCtxRelease_v2(device)

@@ -49,14 +49,16 @@ def on(work: str, owner: str) -> Iterator[None]:
     if not _busy.acquire(blocking=False):
         yield
         return
-    done, began = threading.Event(), time.monotonic()
-    teller = threading.Thread(target=_tell, args=(f"{work} of {owner}", _times(owner).get(work), began, done), name="warprun-waiting")
     try:
+        done, began = threading.Event(), time.monotonic()
+        teller = threading.Thread(target=_tell, args=(f"{work} of {owner}", _times(owner).get(work), began, done), name="warprun-waiting")
         teller.start()
-        yield
+        try:
+            yield
+        finally:
+            done.set()
+            teller.join()
     finally:
-        done.set()
-        teller.join()
         _busy.release()
     _keep(work, owner, time.monotonic() - began)
 

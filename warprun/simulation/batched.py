@@ -11,7 +11,7 @@ import torch
 
 from warprun.errors import TrainingFailed, UserError, shown
 from warprun.simulation.batch import MASK, Array, Batch, BatchClass, Tree
-from warprun.simulation.conversions import aligned, converter, flattened, tensor_of
+from warprun.simulation.conversions import converter, flattened, giver, tensor_of
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import Closes, told
@@ -36,8 +36,8 @@ class BatchedSimulator:
     """Steps a batch of `n_envs` environments in this process.
 
     What goes to the environment and what comes back are the same memory on both sides, by DLPack, but for rows of the trajectory at
-    addresses that not every library takes. The observations of a step are written once, into the trajectory, or not at all if `step` writes
-    them to its argument `out`. The seed of a reset depends on `seed`, on
+    addresses that the library may not take (`giver`). The observations of a step are written once, into the trajectory, or not at all
+    if `step` writes them to its argument `out`. The seed of a reset depends on `seed`, on
     `first_env`, on how often all environments were reset, and on the step. On a GPU `reset` is called in every step, since the host does
     not wait to know whether an episode ended.
     """
@@ -67,7 +67,7 @@ class BatchedSimulator:
         self._actions = converter(group_spec.action, self._obs.device)
         self._sampler = Sampler(group_spec, self.trajectory, seed, device, exploration, first_env)
         self._made: Batch | None = None
-        self._give: Callable[[torch.Tensor], Array] = lambda tensor: tensor
+        self._give = giver(torch)
         self._writes_out = False
         self._steps, self._resets = Counter(), Counter()
         place = self._obs.device
@@ -106,8 +106,7 @@ class BatchedSimulator:
         try:
             with self._calling("the construction"):
                 self._made = self.environment.make(self.n_envs, str(self._obs.device))
-                arrays = self._batch.arrays
-                self._give = self._give if arrays is torch else arrays.from_dlpack
+                self._give = giver(self._batch.arrays)
                 self._writes_out = "out" in inspect.signature(self._batch.step).parameters
             self._begin()
             self._group.policy_output.zero_()  # `prepare` has drawn while masks forbade everything, which leaves -inf
@@ -280,9 +279,9 @@ class BatchedSimulator:
         after[some] = torch.where(ended[:, None], self._fresh(over)[some].to(after.dtype), last)
 
     def _given(self, tensor: torch.Tensor) -> Array:
-        """Return a tensor as an array of the batch, on the same memory if its address is `aligned`. Raises TrainingFailed."""
+        """Return a tensor as an array of the batch, see `giver`. Raises TrainingFailed."""
         try:
-            return self._give(aligned(tensor))
+            return self._give(tensor)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             name, where = getattr(self._batch.arrays, "__name__", "arrays"), tensor.device
             raise self._wrong("arrays", f"failed: {name} takes no memory on {where} ({told(error)}); write device=cpu") from None

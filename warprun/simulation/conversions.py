@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -16,9 +17,17 @@ ALIGNED = 16
 """Bytes whose multiples are addresses that every library takes: on a GPU, JAX takes no others."""
 
 
-def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, or a copy if it does not begin at a multiple of ALIGNED bytes, as rows of a larger one may."""
-    return tensor if tensor.data_ptr() % ALIGNED == 0 else tensor.clone()
+def giver(arrays: ModuleType) -> Callable[[torch.Tensor], Array]:
+    """Return the function from tensors to arrays of a library on the same memory.
+
+    Of a library other than numpy and torch, which take any address, they are on a copy if the tensor does not begin at a multiple of
+    ALIGNED bytes, as rows of a larger one may.
+    """
+    if arrays is torch:
+        return lambda tensor: tensor
+    if arrays is np:
+        return np.from_dlpack
+    return lambda tensor: arrays.from_dlpack(tensor if tensor.data_ptr() % ALIGNED == 0 else tensor.clone())
 
 
 def tensor_of(given: Array) -> torch.Tensor:

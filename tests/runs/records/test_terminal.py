@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from warprun.kernels import waiting
+from warprun.runs.records import terminal
 from warprun.runs.records.sink import Row
 from warprun.runs.records.terminal import LiveView, PlainConsole, Progress, duration, line, number, si, table_console, view
 
@@ -205,6 +206,22 @@ def test_draws_no_more_often_than_asked():
         live.log(Row(step, 1.0, {}))
     assert console.file.getvalue().count("train return") == 1
     live.close()
+
+
+def test_a_row_that_comes_while_the_view_is_drawn_does_not_change_what_is_drawn(monkeypatch):
+    changing = Progress({"total_steps": 1000})
+    changing.update(Row(1, 1.0, {"perf/eval_share": 0.5}))
+    drawn = []
+
+    def drawing(given, *others):
+        tags = iter(given.values)
+        changing.update(Row(2, 2.0, {"perf/rollout_share": 0.9, "eval/return": 1.0}))
+        drawn.append((list(tags), given.shares, given.env_steps))
+        return ""
+
+    monkeypatch.setattr(terminal, "view", drawing)
+    LiveView(Console(file=io.StringIO()), changing, "run", "outputs/run")._draw()
+    assert drawn == [(["perf/eval_share"], {"eval": 0.5}, 1)] and changing.shares == {"rollout": 0.9}
 
 
 def test_the_view_shows_what_the_run_waits_for(monkeypatch):

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from tests.simulation.external.simulators import act, chosen, environment, seeds, simulator
 from warprun.errors import ContractError
 from warprun.kernels.sampling import to_bounds as kernels_to_bounds
-from warprun.simulation.external.spaces import actions, observations
+from warprun.simulation.external.spaces import actions, bounds_of, observations
 from warprun.simulation.units import to_bounds
 from warprun.spec import Box, Discrete, Field, MultiDiscrete
 
@@ -179,6 +179,13 @@ def test_real_actions_are_within_bounds_that_float32_does_not_have() -> None:
     space = spaces.Box(np.array([-0.3, 0.1]), np.array([0.1, 0.7]), dtype=np.float64)
     for row in actions(space).convert(np.array([[-1.0, -1.0], [1.0, 1.0]], np.float32)):
         assert space.contains(row)
+
+
+def test_equal_bounds_of_observations_are_one_number() -> None:
+    """A picture has many components, and the spec goes to every worker."""
+    assert bounds_of(CAMERA) == (0.0, 1.0) and bounds_of(spaces.Box(-2.0, np.inf, (3,))) == (-2.0, np.inf)
+    assert bounds_of(spaces.Box(np.float32([0, -1]), np.float32([1, 1]))) == ((0.0, -1.0), 1.0)
+    assert bounds_of(spaces.Tuple([spaces.Discrete(2), spaces.Box(-1.0, 1.0, (1,))])) == ((0.0, 0.0, -1.0), 1.0)
 
 
 CHOSEN = [

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -175,9 +176,9 @@ class Progress:
     def update(self, row: Row) -> None:
         """Add one row."""
         self.env_steps, self.wall_s = row.env_steps, row.wall_s
-        if any(map(_is_share, row.values)):  # those of another interval are parts of another whole
-            self.values = {tag: value for tag, value in self.values.items() if not _is_share(tag)}
-        self.values |= row.values
+        anew = any(map(_is_share, row.values))  # shares of another interval are parts of another whole
+        kept = {tag: value for tag, value in self.values.items() if not (anew and _is_share(tag))}
+        self.values = {**kept, **row.values}  # another dict: the view may be drawn from the last one, by another thread
         self._first = self._first or row
 
     @property
@@ -321,7 +322,8 @@ class LiveView(Sink):
         self._draw()
 
     def _draw(self) -> None:
-        self._live.update(view(self._progress, self._title, self._device, self._folder, self._waits_for), refresh=True)
+        now = copy(self._progress)  # which does not change while it is drawn: rows come from another thread than the line of a wait
+        self._live.update(view(now, self._title, self._device, self._folder, self._waits_for), refresh=True)
 
     def message(self, text: str) -> None:
         """Print the text above the view."""

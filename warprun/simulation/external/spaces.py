@@ -149,15 +149,20 @@ def part_of(space: spaces.Space) -> Part:
     return Part(shape, image=field is not None and field.kind == "image")
 
 
-def bounds_of(space: spaces.Space) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the least and the largest numbers of the rows that observations of a space become."""
-    found: tuple[list[float], list[float]] = ([], [])
+def bounds_of(space: spaces.Space) -> tuple[float | tuple[float, ...], float | tuple[float, ...]]:
+    """Return the least and the largest numbers of the rows that observations of a space become: one for all columns, if these are equal."""
+    found: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for part in _parts(space):
         own = (part.low, part.high) if isinstance(part, spaces.Box) and _kind(part) != "image" else (0.0, 1.0)
         for numbers, bound in zip(found, own, strict=True):
             given = np.broadcast_to(np.asarray(bound, np.float64).ravel(), int(spaces.flatdim(part)))
-            numbers += np.where(np.abs(given) < LARGEST, given, np.copysign(np.inf, given)).tolist()
-    return tuple(found[0]), tuple(found[1])
+            numbers.append(np.where(np.abs(given) < LARGEST, given, np.copysign(np.inf, given)))
+    low, high = (np.concatenate(numbers) for numbers in found)
+    return _of_columns(low), _of_columns(high)
+
+
+def _of_columns(bounds: np.ndarray) -> float | tuple[float, ...]:
+    return float(bounds[0]) if (bounds == bounds[0]).all() else tuple(bounds.tolist())
 
 
 def field_of(space: spaces.Space, first: int, channels: str | None) -> Field | None:
