@@ -90,6 +90,10 @@ class Crew:
     def iterate(self, progress: float) -> None:
         """Tell the others to roll out and learn; schedules follow `progress`, 0 to 1."""
 
+    def has_rollout(self) -> bool:
+        """Return whether the simulator's last collection has the steps of all its environments."""
+        return True
+
     @property
     def env_steps(self) -> int:
         """Environment steps of all processes."""
