@@ -11,7 +11,7 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -62,6 +62,24 @@ def refuse_links(folder: Path) -> None:
         raise UserError(f"cannot read {printable(folder)}: {error.strerror}") from None
     if len(paths) > MAX_FILES:
         raise UserError(f"{printable(folder)} has more than {MAX_FILES:,} files; remove those that no run has made")
+
+
+def make_folder(folder: Path) -> list[Path]:
+    """Make a folder and its parents; return those that were not there, innermost first. Raises OSError, and then leaves none of them."""
+    made = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except BaseException:
+        remove_empty(made)
+        raise
+    return made
+
+
+def remove_empty(folders: Sequence[Path]) -> None:
+    """Remove `folders`, in this order, but those that are not empty or not there."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager

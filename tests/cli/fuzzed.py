@@ -29,7 +29,9 @@ NAMES = [
 CHARACTERS = "abcxyzXYZ0189_-.,:;=+~*?!@#$%^&|/\\ \t'\"`()[]{}<>äß€中😀\u202e\u0301\u2028\udc80\x1b\x00\x07\n"
 INTERPOLATIONS = words(r"""
     ${oc.env:HOME} ${oc.env:SECRET,x} ${n_envs} ${agent.horizon} ${.name} ${..seed} ${hydra:job.num} ${now:%Y} ${ ${}
-    ${env} ${seed ${oc.${name}:HOME} ${oc.decode:'${oc.env:HOME}'} \${seed} ${a.b.c} ${name} ${env.params}
+    ${env} ${agent} ${launcher} ${concurrency} ${eval} ${engine} ${log} ${checkpoint} ${origin}
+    ${agent.network} ${agent.groups} ${env.kwargs} ${sweep} ${tune} ${oc.env:NOPE} ${seed
+    ${oc.${name}:HOME} ${oc.decode:'${oc.env:HOME}'} \${seed} ${a.b.c} ${name} ${env.params}
     ${oc.create:{a:1}} ${hydra.runtime.cwd} ${agent.${name}} ${seed}${seed} $HOME ${run_dir}
 """)
 WORDS = [
@@ -45,6 +47,27 @@ WORDS = [
     gae nstep ou mlp a:b reset stop a.b:c
 """),
 ]
+LONG = "x" * 300
+PLACES = [
+    *(start + name for start in ("", "new/", "new/new/", "folder/", "../", "./") for name in (LONG, "a\0b", ".", "file", "folder", "x")),
+    *words("""
+    file/x file/x/y folder/ folder/file .. ~ ~/x link link/x loop loop/x x/../../y x:y x;y -x --x x=y
+    """),
+    "/".join(["x" * 200] * 30),
+    "ß" * 150,
+]
+"""Names and paths that no file can have, or that something else has."""
+SYSTEM = words("/proc /proc/x /proc/self/fd/0 /dev/null /dev/null/x /dev/full")
+ENDINGS = ("", ".onnx", ".csv", ".gif", ".yaml", ".py", ".npz", ".html", ".pt2", ".tar")
+NAMED = words("""
+    experiment env agent launcher tuned concurrency name run_dir output_root sweep_dir resume env.module agent.network.module log.project
+""")
+"""Settings that are names of files or become some."""
+PLACED = words("""
+    eval,checkpoint= eval,output_root= eval, play,record= play,record=[ play,env= play,checkpoint= play, export,latest export,checkpoint=
+    report,out= report, status, new, data, scripts, check,env= check, job, bench,out=
+""")
+"""Verbs, and what stands before a place that they take."""
 FUNCTIONS = words("""
     range choice interval glob shuffle sort tag int float str bool extend_list list exec __import__
 """)
@@ -115,6 +138,9 @@ class Fuzzer:
             found = [self.mutated(self.pick(VERBS)), *found]
         elif roll < 0.26:
             found = ["train", *found]
+        elif roll < 0.34:
+            verb, _, before = self.pick(PLACED).partition(",")
+            found = [verb, *([f"{before}{self.place()}"] if before[-1:] in ("", "=", "[") else [before, self.place()])]
         if self.random.random() < 0.12:
             found.insert(self.random.randint(0, len(found)), "-m")
         while self.random.random() < 0.1:
@@ -129,6 +155,8 @@ class Fuzzer:
         if roll < 0.2:
             group = self.pick(GROUPS)
             return f"{self.prefix()}{group}={self.pick((self.value, lambda: self.pick(NAMES), lambda: self.mutated(self.pick(NAMES))))()}"
+        if roll > 0.9:
+            return f"{self.prefix()}{self.pick(NAMED)}={self.place()}"
         if self.mild:
             return f"{self.pick(KEYS if roll < 0.8 else FREE[:14])}={self.value()}"
         key = self.pick(KEYS) if roll < 0.75 else self.pick(FREE) if roll < 0.9 else self.mutated(self.pick(KEYS))
@@ -151,6 +179,10 @@ class Fuzzer:
                 lambda: self.pick("'\"") + self.value(depth + 1) + self.pick("'\""),
             ]
         return self.pick(choices)()
+
+    def place(self) -> str:
+        """Return a path, or something near to one."""
+        return self.pick(SYSTEM) if self.random.random() < 0.1 else self.pick(PLACES) + self.pick(ENDINGS)
 
     def word(self) -> str:
         return self.pick(WORDS)

@@ -38,10 +38,17 @@ LINES = [
     f"agent.network.module={LONG}.py:Net",
 ]
 VERBS = [f"{verb} {LONG}" for verb in ("eval", "play", "export", "report", "status", "check", "new", "data", "scripts", "job")]
+DEEP = [
+    *(f"{given}=a/{LONG}" for given in ("run_dir", "output_root", "-m seed=0,1 sweep_dir", "-m seed=0,1 output_root", "bench out")),
+    f"scripts a/{LONG}",
+    "scripts a\0b",
+    "bench out=a\0b",
+]
+"""Folders of which the first part could be made."""
 
 
-@pytest.mark.by_default(20)
-@pytest.mark.parametrize("line", [*LINES, *(f"-m seed=0,1 {line}" for line in LINES[14:26]), *VERBS])
+@pytest.mark.by_default(28)
+@pytest.mark.parametrize("line", [*DEEP, *LINES, *(f"-m seed=0,1 {line}" for line in LINES[14:26]), *VERBS])
 def test_one_line_and_exit_code_2(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     given = line.split()

@@ -221,13 +221,19 @@ FAULTY = {
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("kind", FAULTY)
 def test_a_fault_ends_an_episode_as_it_ends_that_of_a_run(tmp_path: Path, kind: str) -> None:
-    misbehaving.made.clear()
+    made("env=cartpole", *FAULTY[kind])  # a process looks at an environment once, before the first of its episodes
+
+    def begin() -> None:
+        misbehaving.made.clear()
+        misbehaving.Misbehaving()  # the next one has the fault
+
+    begin()
     (episode,) = play_random("env=cartpole", *FAULTY[kind], "env.on_nan=reset", records=(tmp_path / "a.npz",))
     arrays = np.load(tmp_path / "a.npz")
     group = next(name for name in arrays if name.endswith("/reward"))
     assert (episode.steps, episode.end) == (1, "fault")
     assert arrays["episode/terminated"].tolist() == [True] and not arrays[group].any()
-    misbehaving.made.clear()
+    begin()
     with pytest.raises(TrainingFailed, match=r"in a recorded episode .* forbade every action at step 1 .* with env\.on_nan=reset"):
         play_random("env=cartpole", *FAULTY[kind])
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from warprun.checking.processes import machine_code
@@ -21,6 +21,7 @@ from warprun.config.registry import import_environment, is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Environment, Space
 from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable
+from warprun.files import make_folder
 from warprun.kernels.driver import prepare
 from warprun.learning.network_settings import LayersConfig
 from warprun.runs.records.terminal import table_console
@@ -39,9 +40,7 @@ def envs(arguments: Sequence[str]) -> int:
 def _print_environments() -> list[str]:
     """Print the table of environments and why some fail to load; return the reasons for those that warprun ships."""
     console = table_console()
-    table = Table()
-    for column in ("name", "actors", "observation", "action", "time limit", "solved at"):
-        table.add_column(column, no_wrap=column == "name")
+    table = Table(Column("name", no_wrap=True), "actors", "observation", "action", "time limit", "solved at")
     parameters: dict[str, Sequence[str]] = {}
     broken: dict[str, str] = {}
     missing_extras: dict[str, str] = {}
@@ -155,7 +154,7 @@ def scripts(arguments: Sequence[str]) -> int:
         changed = [copy for copy, content in copies.items() if copy.exists() and copy.read_bytes() != content]
         if changed and not settings.overwrite:
             raise UserError(f"{changed[0]} exists and differs from the script of warprun; overwrite=true replaces it")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for copy, content in copies.items():
             copy.write_bytes(content)
             copy.chmod(0o755)
@@ -186,7 +185,7 @@ def bench(arguments: Sequence[str]) -> int:
     configs = [compose([*rest, f"n_envs={n_envs}"]) for n_envs in lists["sizes"]]  # settings can follow from the size
     config = configs[0]
     try:
-        Path(out).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(out))
     except OSError as error:
         raise UserError(f"out={out}: {error.strerror}") from None
     prepare(config.device)

@@ -12,7 +12,7 @@ from warprun.cli.from_hydra import CONFIG_DIR, CONFIG_NAME, config_dir_taken, tr
 from warprun.cli.process import DONE, attempt, begin_to_load_torch
 from warprun.cli.streams import close_streams
 from warprun.config.registry import check_working_folder, config_dir, configs_from
-from warprun.errors import UserError, nearest, shown
+from warprun.errors import UserError, nearest, require, shown
 from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter
 
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
@@ -60,6 +60,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
 
     def command() -> int:
+        for argument in arguments:
+            require("\0" not in argument, f"{shown(argument)}: an argument cannot have a zero byte")
         check_working_folder()
         folder, rest = config_dir_taken(arguments)
         with configs_from(folder or config_dir()):

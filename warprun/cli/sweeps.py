@@ -27,6 +27,7 @@ from warprun.errors import UserError, counted, one_line, printable, program, sho
 from warprun.processes import usable_cores
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import table_console
+from warprun.runs.rundir import Held
 from warprun.sweeps import events, local, plan, slurm
 from warprun.sweeps.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
 from warprun.sweeps.local import Pool, rows_of
@@ -46,8 +47,7 @@ def sweep(overrides: Sequence[str]) -> int:
     launch, given, configs, found = _planned(overrides, _prepare)
     if isinstance(launch.launcher, SlurmConfig):
         slurm.check_program()
-    begun = found.folder.exists()
-    with held(found, configs[0]):
+    with held(found, configs[0]) as lock:
         board = Board.of(found)
         if isinstance(launch.launcher, LocalConfig):
             _settle(board)
@@ -55,7 +55,11 @@ def sweep(overrides: Sequence[str]) -> int:
         said = (f"{printable(found.folder, 1000)}: {board.title()}", events.note(found, launch.launcher.name))
         print("\n".join(filter(None, said)), flush=True)
         if isinstance(launch.launcher, SlurmConfig):
-            return _submit(found, todo, launch.launcher, begun, launch.trust)
+            try:
+                return _submit(found, todo, launch.launcher, launch.trust)
+            except UserError:
+                plan.discard(lock, Path(configs[0].output_root))
+                raise
         devices = {config.device for config in configs} if given else _devices(found)
         if not todo:
             return finish(board)
@@ -166,16 +170,11 @@ def _return(board: Board, job: Job) -> float:
     return float("-inf") if returned is None or returned != returned else returned
 
 
-def _submit(found: Plan, todo: Sequence[Job], launcher: SlurmConfig, begun: bool, trusted: bool) -> int:
+def _submit(found: Plan, todo: Sequence[Job], launcher: SlurmConfig, trusted: bool) -> int:
     if not todo:
         print("nothing is left to do")
         return DONE
-    try:
-        number = slurm.submit(found, todo, launcher, trusted or not found.seal)
-    except UserError:
-        if not begun:
-            slurm.remove(found)
-        raise
+    number = slurm.submit(found, todo, launcher, trusted or not found.seal)
     print(f"submitted job array {number}: {len(todo)} tasks\n  {program()} status {typed(found.folder)}\n  scancel {number}", flush=True)
     return DONE
 
@@ -218,11 +217,11 @@ def sweep_folder(launch: LaunchConfig, first: Config) -> Path:
 
 
 @contextmanager
-def held(found: Plan, first: Config) -> Iterator[None]:
-    """Hold the folder of a plan, so that no other command starts jobs in it; `first`: the config of its first job."""
+def held(found: Plan, first: Config) -> Iterator[Held]:
+    """Hold the folder of a plan and yield its lock, so that no other command starts jobs in it; `first`: the config of its first job."""
     lock = plan.claimed(found, Path(first.output_root))
     try:
-        yield
+        yield lock
     finally:
         lock.release()
 

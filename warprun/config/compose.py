@@ -30,7 +30,7 @@ from warprun.config.kinds import check_shape, know
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, refuse_plus, rewrite
 from warprun.config.own_files import read_yaml
 from warprun.config.reading import leaves, texts
-from warprun.config.registry import CONF, conf_packages, file_of, folders_of, is_shipped, options, own_folders
+from warprun.config.registry import CONF, conf_packages, folders_of, is_shipped, options, own_folders, replacing
 from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict, is_open, written
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, typed
 from warprun.kernels.driver import prepare
@@ -224,16 +224,20 @@ def note_on_defaults(config: Config) -> str | None:
     return f"defaults for this run: {found} (docs/defaults.md)" if found else None
 
 
+def note_on_files(config: Config) -> str | None:
+    """Return a line that names the files which stand in the place of warprun's own; None if there are none."""
+    found = config.origin.replacing
+    return f"in the place of warprun's own of the same name: {' '.join(found)}" if found else None
+
+
 def note_on_tuned(config: Config) -> str | None:
     """Return a line that names the tuned settings in use and the overrides that they were not tuned for; None without tuned settings."""
     if config.origin.tuned is None:
         return None
     beside = [setting for setting in config.origin.overrides if setting.startswith(("agent.", "env."))]
+    if is_shipped("tuned", config.origin.tuned):
+        beside += config.origin.replacing
     untried = f"; they were not tuned for {' '.join(beside)}" if beside else ""
-    env = config.origin.tuned.removesuffix(f"_{config.agent.name}")
-    file = file_of("env", env)
-    if file is not None and is_shipped("tuned", config.origin.tuned) and not is_shipped("env", env):
-        untried += f"; they were tuned for warprun's own {env}, whose place {typed(file)} takes"
     return f"settings of tuned/{config.origin.tuned} apply (tuned=none turns them off){untried}"
 
 
@@ -254,7 +258,9 @@ def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
         check_shape(config)
         tuned = choices["tuned"] if choices.get("tuned") in options("tuned") else None
         written = [_resolved(override, composed) if "${" in override else override for override in overrides]
-        config.origin = OriginConfig(tuned, written, OriginConfig.MEASURE if is_auto(overrides) else None)
+        files = [typed(file) for file in replacing({group: name for group, name in choices.items() if group in GROUPS})]
+        measured = OriginConfig.MEASURE if is_auto(overrides) else None
+        config.origin = OriginConfig(tuned, written, measured, replacing=files)
         config = _shared(config, given)
         return replace(config, origin=replace(config.origin, derived=_free(config, given, choices))), refers
 

@@ -26,6 +26,7 @@ SECTIONS: dict[str, list[type]] = {
 GROUPS = "groups"
 """A dict of the settings of an agent, whose items have settings of the agent."""
 
+CONTAINERS: dict[object, str] = {list: "list in brackets", dict: "dict in braces"}
 MAX_DIGITS = 40
 """Of one number."""
 NUMBER = re.compile(r"[-+]?(?=\.?\d)[\d_]*\.?[\d_]*([eE][-+]?\d+)?")
@@ -88,15 +89,13 @@ def check_shape(settings: DataclassInstance, key: str = "") -> None:
         if name in SECTIONS and is_dataclass(value):
             made = type(value)
         if isinstance(made, type) and is_dataclass(made):
-            require(isinstance(value, made), f"{name} must be a section of settings, not {_shape(value)}")
+            require(isinstance(value, made), f"{_shown(name, value)} must be a section of settings")
             check_shape(value, name)
             continue
-        if made in (list, dict):
-            require(
-                value is None or isinstance(value, cast(type, made)), f"{name} must be a {cast(type, made).__name__}, not {_shape(value)}"
-            )
+        if made in CONTAINERS:
+            require(value is None or isinstance(value, cast(type, made)), f"{_shown(name, value)} must be a {CONTAINERS[made]}")
         elif isinstance(made, type) and made is not object:
-            require(not isinstance(value, list | dict) and not is_dataclass(value), f"{name} must be a single value, not {_shape(value)}")
+            require(not isinstance(value, list | dict) and not is_dataclass(value), f"{_shown(name, value)} must be a single value")
         _check_plain(name, value)
 
 
@@ -106,8 +105,8 @@ def _check_plain(key: str, value: object) -> None:
         _check_plain(f"{key}.{name}", item)
 
 
-def _shape(value: object) -> str:
-    return "a section" if is_dataclass(value) else shown(value)
+def _shown(name: str, value: object) -> str:
+    return f"{name}, here a section of settings," if is_dataclass(value) else f"{name}={shown(value)}"
 
 
 def whole(text: str) -> int | None:

@@ -100,8 +100,20 @@ def file_of(group: str, name: str) -> Path | None:
 
 def is_shipped(group: str, name: str) -> bool:
     """Return whether the file of `group=name` is warprun's own, and not one in ./conf or of another installed package."""
-    others = [*own_folders(), *folders_of(*(package for package in conf_packages() if package != CONF))]
-    return not any((folder / group / f"{name}.yaml").is_file() for folder in others)
+    return not any((folder / group / f"{name}.yaml").is_file() for folder in _other_folders())
+
+
+def replacing(choices: Mapping[str, str]) -> list[Path]:
+    """Return the files that stand in the place of warprun's own, of all `group=name` in `choices`."""
+    files = [Path(group, f"{name}.yaml") for group, name in choices.items()]
+    shipped = [file for file in files if any((folder / file).is_file() for folder in folders_of(CONF))]
+    found = [[folder / file for folder in _other_folders() if (folder / file).is_file()] for file in shipped]
+    return [places[0] for places in found if places]
+
+
+def _other_folders() -> list[Path]:
+    """Return the folders with config groups of the user and of installed packages, but not warprun's own, as they are looked up."""
+    return [*own_folders(), *folders_of(*(package for package in conf_packages() if package != CONF))]
 
 
 def is_dotted(name: str) -> bool:

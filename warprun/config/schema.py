@@ -148,6 +148,9 @@ class OriginConfig:
     derived: list[str] = field(default_factory=list)
     """Settings of the agent, as key=value, that nobody gave, so that they follow from the run, see docs/defaults.md."""
 
+    replacing: list[str] = field(default_factory=list)
+    """The files of config groups that stand in the place of warprun's own."""
+
     MEASURE: ClassVar[str] = "to be measured"
 
 

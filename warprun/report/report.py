@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warprun.errors import UserError, counted, printable
-from warprun.files import atomic, write_atomic
+from warprun.files import atomic, make_folder, write_atomic
 from warprun.report import events, figures, population, table
 from warprun.report.compare import AXES, Banded, Comparison, banded, compare, csv_rows
 from warprun.report.runs import LeftOut, Run, collect
@@ -127,7 +127,7 @@ def report(asked: Asked) -> None:
     if not comparison.settings:
         raise UserError(f"no run in {where} has a record of the {asked.returns} return")
     try:
-        asked.out.mkdir(parents=True, exist_ok=True)
+        make_folder(asked.out)
     except OSError as error:
         raise UserError(f"out={asked.out}: {error.strerror}") from None
     found = lines(comparison)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 
 from warprun.config.cadence import Moment
-from warprun.config.compose import note_on_defaults, note_on_tuned
+from warprun.config.compose import note_on_defaults, note_on_files, note_on_tuned
 from warprun.config.schema import Config, to_dict
 from warprun.errors import TrainingFailed, one_line
 from warprun.runs import checkpoint, gpu_failures, position, rundir, signals
@@ -59,7 +59,7 @@ class Run:
         self.open.callback(self.crew.close)
         self.setup = self.crew.set_up(config)
         self.records.start({"device": f"{self.setup.device.name} ({self.setup.device.why})"})
-        for note in filter(None, (note_on_tuned(config), note_on_defaults(config), config.origin.n_envs)):
+        for note in filter(None, (note_on_files(config), note_on_tuned(config), note_on_defaults(config), config.origin.n_envs)):
             message(note)
         message(f"rollout and update: {self.setup.plan}")
         self.agent, self.simulator = self.crew.make_parts(message, lambda: self.records.wall_s)

@@ -38,7 +38,7 @@ from omegaconf._utils import get_omega_conf_dumper
 
 from warprun.config import reading
 from warprun.errors import UserError, one_line, printable, program, typed
-from warprun.files import read_json, write_atomic
+from warprun.files import make_folder, read_json, remove_empty, write_atomic
 from warprun.processes import usable_cores
 from warprun.run_folder import CONFIG, LOCK, STATUS, VERSIONS, folder_name, is_free
 
@@ -57,6 +57,8 @@ class Held:
     def __init__(self, folder: Path) -> None:
         """Lock `folder`. Raises UserError if another process holds it, and OSError if it cannot be written to."""
         self.folder = folder
+        self.made: list[Path] = []
+        """The folders that were made for it, innermost first."""
         path = folder / LOCK
         # The kernel releases the lock when the process ends, whatever ends it.
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
@@ -86,6 +88,18 @@ class Held:
             time.sleep(0.01)
         raise BlockingIOError
 
+    @classmethod
+    def new(cls, folder: Path) -> Held:
+        """Make `folder` if it is not there, and lock it. Raises what `Held` raises, and then leaves no folder that it has made."""
+        made = make_folder(folder)
+        try:
+            held = cls(folder)
+        except BaseException:
+            remove_empty(made)
+            raise
+        held.made = made
+        return held
+
     def is_there(self) -> bool:
         """Return whether the locked folder is still in its place; it may have been removed or replaced."""
         try:
@@ -101,25 +115,17 @@ class Held:
 
 def create(root: Path, name: str) -> Held:
     """Make a new folder `root/name_YYYYmmdd-HHMMSS_xxxxxx` for a run and lock it. Raises UserError."""
-    label = folder_name(name)
     while True:
-        folder = root / f"{label}_{datetime.now():%Y%m%d-%H%M%S}_{secrets.token_hex(3)}"
-        try:
-            folder.mkdir(parents=True)
-            return Held(folder)
-        except FileExistsError:
-            if not folder.is_dir():  # The root is a file. If only the name is taken, another one is tried.
-                raise UserError(f"{root} is a file; choose another folder for the runs") from None
-        except OSError as error:
-            raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from None
+        folder = root / f"{folder_name(name)}_{datetime.now():%Y%m%d-%H%M%S}_{secrets.token_hex(3)}"
+        if not os.path.lexists(folder):
+            return claim(folder)
 
 
 def claim(folder: Path) -> Held:
     """Make the folder that the user named, or use it if it is empty, and lock it. Raises UserError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         if is_running(folder) or is_free(folder):
-            held = Held(folder)  # raises the UserError that names the process
+            held = Held.new(folder)  # raises the UserError that names the process
             if is_free(folder):  # another process may have trained there before the lock
                 return held
             held.release()

@@ -11,7 +11,7 @@ from warprun.config import environment_copy
 from warprun.config.batched import BatchedEnvironment
 from warprun.config.schema import Config, is_open, to_dict
 from warprun.errors import UserError, program, typed
-from warprun.files import write_atomic
+from warprun.files import remove_empty, write_atomic
 from warprun.run_folder import CONFIG, SET_UP, keep_networks
 from warprun.runs import checkpoint, rundir, signals
 from warprun.runs.crew import Crew
@@ -87,25 +87,22 @@ def train(config: Config, crew: Crew | None = None) -> Result:
     with signals.flagged():
         with ExitStack() as setting_up:
             with signals.requests.undisturbed():
-                held, made = _make_folder(config)
-                setting_up.enter_context(signals.requests.last_words(lambda name: _take_back(held.folder, made)))
+                held = _make_folder(config)
+                setting_up.enter_context(signals.requests.last_words(lambda name: _take_back(held)))
             try:
                 run = _begun(config, held, crew or Crew(), _start)
             except BaseException:
-                _take_back(held.folder, made)
+                _take_back(held)
                 held.release()
                 raise
         return _driven(run)
 
 
-def _make_folder(config: Config) -> tuple[rundir.Held, list[Path]]:
-    """Return the folder of a new run, locked, and all folders that were made for it, innermost first. Raises UserError."""
-    wanted = Path(config.run_dir or config.output_root)
-    made = [place for place in (wanted, *wanted.parents) if not place.exists()]
+def _make_folder(config: Config) -> rundir.Held:
+    """Return the folder of a new run, locked. Raises UserError."""
     if config.run_dir:
-        return rundir.claim(wanted), made
-    held = rundir.create(wanted, config.name or f"{config.env.label}_{config.agent.name}")
-    return held, [held.folder, *made]
+        return rundir.claim(Path(config.run_dir))
+    return rundir.create(Path(config.output_root), config.name or f"{config.env.label}_{config.agent.name}")
 
 
 def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str], crew: Crew | None = None) -> Result:
@@ -176,13 +173,11 @@ def _driven(run: Run) -> Result:
     )
 
 
-def _take_back(folder: Path, made: list[Path]) -> None:
-    """Remove what the set-up of a run wrote into `folder`, then the folders `made` for it unless other files are in them."""
-    for path in (folder / name for name in (*SET_UP, CONFIG)):
+def _take_back(held: rundir.Held) -> None:
+    """Remove what the set-up of a run wrote into its folder, then the folders that were made for it unless other files are in them."""
+    for path in (held.folder / name for name in (*SET_UP, CONFIG)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    with suppress(OSError):
-        for place in made:
-            place.rmdir()
+    remove_empty(held.made)

@@ -21,6 +21,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple
 
 from warprun.config.registry import config_dir
 from warprun.errors import UserError, one_line, printable, program, shown, typed
-from warprun.files import read_json, read_limited, write_atomic
+from warprun.files import make_folder, read_json, read_limited, remove_empty, write_atomic
 from warprun.run_folder import JOBS, PLAN, folder_name
 from warprun.runs.rundir import Held
 from warprun.runs.sealing import is_own_plan, plan_seal
@@ -236,33 +237,32 @@ def _extend(plan: Plan, jobs: Sequence[Sequence[str]]) -> None:
 
 def claimed(plan: Plan, root: Path) -> Held:
     """Make and lock the folder of a plan, write plan.json, let `latest(root)` find it. Raises UserError, and then leaves nothing new."""
-    known, folder = root / "sweeps", plan.folder.absolute()
-    made = [place for start in (plan.folder, known) for place in (start, *start.parents) if not place.exists()]
-    held = None
+    place, held = _place(root, plan.folder), None
     try:
-        plan.folder.mkdir(parents=True, exist_ok=True)
-        held = Held(plan.folder)
+        held = Held.new(plan.folder)
         plan.write()
-        if folder.parent != known.absolute():
-            known.mkdir(parents=True, exist_ok=True)
-            path = os.fsencode(folder)
-            write_atomic(known / f"{hashlib.sha256(path).hexdigest()[:16]}{PLACE}", path)
+        if plan.folder.absolute().parent != place.parent.absolute():
+            held.made += make_folder(place.parent)
+            write_atomic(place, os.fsencode(plan.folder.absolute()))
         return held
     except OSError as error:
         if held:
+            discard(held, root)
             held.release()
-        discard(plan, made)
         raise UserError(f"cannot make the sweep folder {plan.folder}: {error.strerror}") from None
 
 
-def discard(plan: Plan, made: Sequence[Path]) -> None:
-    """Remove the folders `made` for a sweep that does not begin, innermost first, if it has no job."""
-    if plan.folder in made:
-        for name in (PLAN, "lock"):
-            (plan.folder / name).unlink(missing_ok=True)
-    for place in made:
-        if place.is_dir() and not os.listdir(place):
-            place.rmdir()
+def discard(held: Held, root: Path) -> None:
+    """Remove what `claimed` has made for a sweep that does not begin; a folder that was there stays as it is."""
+    if held.folder in held.made:
+        shutil.rmtree(held.folder, ignore_errors=True)
+        _place(root, held.folder).unlink(missing_ok=True)
+    remove_empty(held.made)
+
+
+def _place(root: Path, folder: Path) -> Path:
+    """Return the file that holds the path of a sweep folder which does not lie in `root`/sweeps."""
+    return root / "sweeps" / f"{hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]}{PLACE}"
 
 
 def _differing(jobs: Sequence[Sequence[str]]) -> set[str]:

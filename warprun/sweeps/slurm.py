@@ -55,11 +55,6 @@ def submit(plan: Plan, jobs: Sequence[Job], config: SlurmConfig, trusted: bool) 
     return number
 
 
-def remove(plan: Plan) -> None:
-    """Remove the folder of a sweep whose array SLURM has refused."""
-    shutil.rmtree(plan.folder, ignore_errors=True)
-
-
 def script(plan: Plan, jobs: Sequence[Job], config: SlurmConfig, trusted: bool = False) -> str:
     """Return the script of an array over `jobs`, whose tasks have the numbers of the jobs."""
     folder = plan.folder.absolute()
