@@ -154,6 +154,20 @@ def test_of_one_group_draw_gets_the_values_themselves(tmp_path: Path) -> None:
     assert [length for _, _, length in seen] == list(range(1, len(seen) + 1))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_state_after_a_fault_is_not_drawn(tmp_path: Path, every: int) -> None:
+    seen = []
+
+    def draw(axes: Any, step: Any, observation: Any, past: Any) -> None:
+        assert np.isfinite(observation).all()
+        seen.append((step, len(past.x)))
+
+    flawed = ["env.name=flawed", "env.module=tests.environments.flawed", "env.params.flaw=3", "env.params.step=2"]
+    drawn(tmp_path, draw, "env=cartpole", *flawed, "env.on_nan=reset", every=every)
+    assert seen == [(step, step + 1) for step in range(0, 2, every)]
+
+
 def test_of_what_draw_returns_every_frame_of_an_episode_is_shown(tmp_path: Path) -> None:
     drawn_at, shown_at = [], []
 

@@ -214,7 +214,7 @@ def test_random_numbers_are_uniform_within_their_bounds() -> None:
 
 FAULTY = {
     "gymnasium": ["env.name=misbehaving", "env.module=tests.simulation.external.misbehaving", "env.kwargs.fault=mask", "env.kwargs.when=1"],
-    "kernels": ["env.name=flawed", "env.module=tests.environments.flawed", "env.params.flaw=5", "env.params.step=1"],
+    "kernels": ["env.name=flawed", "env.module=tests.environments.flawed", "env.actions=groups", "env.params.flaw=5", "env.params.step=1"],
 }
 
 

@@ -12,9 +12,10 @@ from tests.selection import few
 from warprun.cli import main as cli
 from warprun.cli.process import FAILED
 from warprun.config.compose import compose
+from warprun.config.schema import EnvConfig
 from warprun.errors import TrainingFailed, UserError, one_line
 from warprun.runs import checkpoint, rundir
-from warprun.runs.sentinel import Sentinel, odd_observation
+from warprun.runs.sentinel import Sentinel, bounds_of, odd_observation
 from warprun.runs.train import train
 from warprun.simulation.device import Device
 from warprun.spec import Box, Discrete, GroupSpec
@@ -173,8 +174,45 @@ def test_a_word_that_is_none_of_the_two_is_refused(home):
 def test_an_observation_that_looks_wrong_is_told(where, value, said):
     obs = torch.zeros(5, 4, 2, 2)
     obs[where] = value
-    found = odd_observation(GroupSpec("miners", 2, Box(2, (-math.inf, -1.0), (math.inf, 2.0)), Discrete(2)), obs)
+    found = odd_observation("miners", [(-math.inf, math.inf), (-1.0, 2.0)], obs)
     assert re.match(said, found) if said else not found
+
+
+@pytest.mark.parametrize(("given", "holds"), [((), True), (["env.params.x_limit=9"], False), (["env.randomize.x_limit=[1,9]"], False)])
+def test_bounds_hold_for_the_parameters_that_they_are_declared_for(given, holds):
+    env = compose(["env=cartpole", *given]).env
+    declared = GroupSpec("agent", 1, Box(1, -1.0, 2.0), Discrete(2))
+    assert list(bounds_of(declared, env)) == [(-1.0, 2.0) if holds else (-math.inf, math.inf)]
+
+
+@pytest.mark.long
+def test_a_resumed_run_does_not_repeat_what_was_told_of_an_observation(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beyond.py").write_text(BEYOND)
+    given = ["env=cartpole", "env.name=beyond", "env.module=./beyond.py", "agent=ppo", *ON_POLICY, *SMALL, "run_dir=run"]
+    assert cli.run([*given, "agent.minibatches=1", "tuned=none"]) == 0
+    assert cli.run(["resume=run", "total_steps=960"]) == 0
+    assert capsys.readouterr().out.count("beyond its bounds -1 to 1") == 1
+
+
+BEYOND = """
+import gymnasium
+import numpy as np
+
+
+class Beyond(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.full(1, 3.0, np.float32), {}
+
+    def step(self, action):
+        return np.full(1, 3.0, np.float32), 1.0, True, False, {}
+
+
+environment = Beyond
+"""
 
 
 class Calm:
@@ -196,17 +234,18 @@ class Calm:
 )
 def test_losses_and_gradients_are_looked_at(metrics, said):
     with pytest.raises(TrainingFailed, match=said):
-        Sentinel(Calm(), print, False).after_update(metrics)
+        Sentinel(Calm(), print, EnvConfig("calm")).after_update(metrics)
 
 
 def test_a_state_that_is_lost_is_not_saved():
+    state = {"updates": torch.tensor(3), "miners/parameters": torch.tensor([1.0, math.nan])}
     with pytest.raises(TrainingFailed, match="parameters of group miners are not finite"):
-        Sentinel(Calm(), print, False).before_save({"updates": torch.tensor(3), "miners/parameters": torch.tensor([1.0, math.nan])})
+        Sentinel(Calm(), print, EnvConfig("calm")).before_save(state)
 
 
 def test_returns_beyond_float32_are_no_matter_of_the_learning_rate():
     with pytest.raises(TrainingFailed, match=r"reward/returns of group miners are not finite .*: discounted returns are beyond float32"):
-        Sentinel(Calm(), print, False).before_save({"miners/reward/returns": torch.tensor([math.inf])})
+        Sentinel(Calm(), print, EnvConfig("calm")).before_save({"miners/reward/returns": torch.tensor([math.inf])})
 
 
 def test_a_sweep_tells_the_line_as_it_is():
@@ -214,7 +253,7 @@ def test_a_sweep_tells_the_line_as_it_is():
 
 
 def test_what_may_be_infinite_is_left_alone():
-    Sentinel(Calm(), print, False).after_update({"loss/explained_variance": torch.tensor(-math.inf), "mine/number": math.nan})
+    Sentinel(Calm(), print, EnvConfig("calm")).after_update({"loss/explained_variance": torch.tensor(-math.inf), "mine/number": math.nan})
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path):

@@ -167,10 +167,12 @@ def _state(setup: Setup) -> list[Finding]:
     if not isinstance(environment, ExternalEnvironment) or not environment.state:
         return []
     try:
-        steps = try_state(environment, 0, STEPS, SECONDS)
+        trial = try_state(environment, 0, STEPS, SECONDS)
     except UserError as error:
         return [Finding("state", "failed", str(error))]
-    return [Finding("state", "passed", f"another environment with the state of the first goes on as it does, for {steps:,} steps")]
+    if trial.difference:
+        return [Finding("state", "failed", trial.difference)]
+    return [Finding("state", "passed", f"another environment with the state of the first goes on as it does, for {trial.steps:,} steps")]
 
 
 def _rollouts(simulator: Simulator, make: Make) -> Iterator[Finding]:

@@ -117,6 +117,10 @@ class ActorsCrew(Crew):
         """Order the other learners to learn from their next rollouts."""
         give(self.setup.communicator, Order.ITERATE, progress)
 
+    def has_rollout(self) -> bool:
+        """Return whether all rollouts of the last collection have come."""
+        return self.simulator.is_whole
+
     @property
     def env_steps(self) -> int:
         """Environment steps of all rollouts that were learned from."""

@@ -70,6 +70,8 @@ class ReceivedRollouts:
             self.trajectory = allocate(spec, horizon, self.n_envs, device.torch)
         self.trajectory.continues.fill_(False)  # actors begin new episodes
         self._has_collected = False
+        self.is_whole = False
+        """Whether all rollouts of the last collection have come; the others keep what was there before."""
         self._env_steps, self._rollouts, self._updates = Counter(), Counter(), Counter()
         self._sequences: dict[int, int] = {}
         """Number of the last rollout of each actor that was learned from."""
@@ -120,6 +122,7 @@ class ReceivedRollouts:
             self._exchange.publish(self._weights)
             received = self._exchange.receive(self._buffers, act)
             found, taken = self._usable(received), taken + received
+        self.is_whole = found == len(self._buffers)
         self._count_rollouts(taken - 1)
         self._communicator.contribute(found * self._envs)
         self._tally.learner_waited_s += self._world.waited_s - waited_s

@@ -78,7 +78,7 @@ def play(setup: Setup, module: ModuleType, policy: ChoosesActions | None, order:
                     add(episode, moment)
                 if drawing:
                     drawing.follow(moment)
-                    if moment.step % order.every == 0 or moment.taken is None:
+                    if tally.end != "fault" and (moment.step % order.every == 0 or moment.taken is None):
                         frame = drawing.frame(moment, tally.caption(episode, order.episodes, moment.step))
                         for show in frames:
                             show(frame)
@@ -97,7 +97,8 @@ class Tally:
     def __init__(self, groups: Sequence[str]) -> None:
         self._returns = dict.fromkeys(groups, 0.0)
         self._steps = 0
-        self._end = "cut"
+        self.end = "cut"
+        """See `Played`."""
 
     def count(self, moment: Moment) -> None:
         if moment.taken is None:
@@ -106,7 +107,7 @@ class Tally:
             self._returns[group] += float(np.mean(rewards, dtype=np.float64))
         self._steps += 1
         ends = {"fault": moment.taken.replaced, "terminated": moment.taken.terminated, "truncated": moment.taken.truncated}
-        self._end = next((end for end, has_come in ends.items() if has_come), self._end)
+        self.end = next((end for end, has_come in ends.items() if has_come), self.end)
 
     def caption(self, episode: int, episodes: int, step: int) -> str:
         """Return a line about the episode until this step."""
@@ -116,7 +117,7 @@ class Tally:
         return f"{which}step {step}   {'   '.join(returns)}"
 
     def played(self) -> Played:
-        return Played(self._returns, self._steps, self._end)
+        return Played(self._returns, self._steps, self.end)
 
 
 def _pictures(setup: Setup, module: ModuleType, every: int) -> Drawing | Rendering:

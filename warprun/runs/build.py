@@ -145,6 +145,18 @@ def prepare(setup: Setup, simulator: Simulator) -> None:
         simulator.prepare()
 
 
+def note_on_resume(setup: Setup) -> str:
+    """Return why a resumed run will not continue exactly, as a trial of `get_state` and `set_state` shows, empty if it does not; no trial
+    without these methods. Raises UserError for what they raise."""
+    environment = setup.environment
+    if not isinstance(environment, ExternalEnvironment) or not environment.resumes:
+        return ""
+    from warprun.simulation.external.state_trial import known_trial  # imports gymnasium, which is an extra
+
+    difference = known_trial(environment, workers(setup.config, environment)).difference
+    return difference and f"resume will not continue exactly: {difference}"
+
+
 def make_engine(
     setup: Setup,
     n_envs: int,

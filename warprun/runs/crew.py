@@ -14,7 +14,7 @@ from warprun.kernels import ahead
 from warprun.learning.interfaces import Agent
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.runs import checkpoint
-from warprun.runs.build import Setup, make_agent, make_training_simulator, prepare, set_up, threads
+from warprun.runs.build import Setup, make_agent, make_training_simulator, note_on_resume, prepare, set_up, threads
 from warprun.simulation.simulator import Episodes, Simulator
 from warprun.state import State, restore
 
@@ -58,6 +58,8 @@ class Crew:
         return self.agent, simulator
 
     def _make_simulator(self, announce: Callable[[str], None], first_env: int) -> Simulator:
+        if self.setup.communicator.rank == 0 and (note := note_on_resume(self.setup)):
+            announce(note)
         self.simulator = make_training_simulator(self.setup, self.agent, announce, first_env)
         self.opened.callback(self.simulator.close)
         prepare(self.setup, self.simulator)
@@ -89,6 +91,10 @@ class Crew:
 
     def iterate(self, progress: float) -> None:
         """Tell the others to roll out and learn; schedules follow `progress`, 0 to 1."""
+
+    def has_rollout(self) -> bool:
+        """Return whether the simulator's last collection has the steps of all its environments."""
+        return True
 
     @property
     def env_steps(self) -> int:

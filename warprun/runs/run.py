@@ -39,12 +39,12 @@ class Run:
         self.records = Records(self.folder, to_dict(config), config.log.live, self.position.records_end)
         self.open = ExitStack()
         self.open.callback(self.records.close)
+        self.notes = Notes(self.records.message, self.position.told)
         try:
             self._make_parts()
         except BaseException:
             self.close()
             raise
-        self.notes = Notes(self.records.message, self.position.told)
         self.status = Status(held, self.records.message)
         self.saver = Saver(held, config.checkpoint, self.records.message)
         self.clock = PhaseClock(self.setup.device.torch)
@@ -69,7 +69,7 @@ class Run:
         self.measured = Measured(returns, self.position.metrics, self.position.losses)
         self.evaluations = Evaluations(self.setup, self.agent, returns)
         self.open.callback(self.evaluations.close)
-        self.sentinel = Sentinel(self.simulator, message, config.env.on_nan == "reset", self.position.replaced)
+        self.sentinel = Sentinel(self.simulator, self.notes.once, config.env, self.position.replaced)
 
     def close(self) -> None:
         """End the records and all processes. A second call does nothing."""
@@ -147,7 +147,7 @@ class Run:
         with self.clock.phase("rollout"):
             trajectory = self.simulator.collect(self.agent.act)
         self.notes.on_lost(self.crew.lost())
-        self.sentinel.after_rollout()
+        self.sentinel.after_rollout(self.crew.has_rollout())
         with self.clock.phase("update"):
             losses = self.agent.update(trajectory, progress=self.boundary.progress)
         self.sentinel.after_update(losses)

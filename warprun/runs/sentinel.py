@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
+from warprun.config.schema import EnvConfig
 from warprun.errors import TrainingFailed
 from warprun.learning.interfaces import Metrics
 from warprun.simulation.faults import Arriving, Fault
@@ -26,24 +27,24 @@ class Sentinel:
     checkpoint.
     """
 
-    def __init__(self, simulator: Simulator, message: Callable[[str], None], replaces: bool, replaced: int = 0) -> None:
-        """Watch a simulator. `replaces`: whether `env.on_nan=reset`; `replaced`: the number of such resets so far."""
+    def __init__(self, simulator: Simulator, note: Callable[[str, str], None], env: EnvConfig, replaced: int = 0) -> None:
+        """Watch a simulator of `env`. `note`: see `Notes.once`; `replaced`: the resets because of `env.on_nan=reset` so far."""
         self.simulator = simulator
-        self._message = message
-        self._replaces = replaces
+        self._note = note
+        self._env, self._replaces = env, env.on_nan == "reset"
         self.replaced = replaced
         self._arriving = Arriving()
         self._is_first = True
 
-    def after_rollout(self) -> None:
-        """Check the outputs of the environments and of the policies; after the first rollout say which observations look wrong."""
+    def after_rollout(self, is_whole: bool) -> None:
+        """Check the outputs of the environments and of the policies; say which observations of the first whole rollout look wrong."""
         refuse(self.simulator.fault())
-        if self._is_first:
+        if self._is_first and is_whole:
             self._is_first = False
             for group in self.simulator.spec.groups:
-                note = odd_observation(group, self.simulator.trajectory.groups[group.name].obs)
-                if note:
-                    self._message(note)
+                text = odd_observation(group.name, bounds_of(group, self._env), self.simulator.trajectory.groups[group.name].obs)
+                if text:
+                    self._note(f"observation of {group.name}", text)
 
     def after_update(self, metrics: Metrics) -> None:
         """Check the losses and gradient norms, `loss/...`, of an update."""
@@ -79,15 +80,16 @@ class Sentinel:
                 raise TrainingFailed(f"{name} of the evaluation is {value} {self._when()}")
 
     def metrics(self, ended: Episodes) -> dict[str, float]:
-        """Return the number of environments that were reset because of a fault, if `env.on_nan=reset`; print a message at the first.
+        """Return the number of environments that were reset because of a fault, if `env.on_nan=reset`; show a note at the first.
 
         `ended` counts those since the last call.
         """
         if not self._replaces:
             return {}
-        if ended.replaced and not self.replaced:
-            self._message(
-                "an environment with NaN, infinity or an empty mask was reset (env.on_nan=reset); env/resets_on_nan counts these resets"
+        if ended.replaced:
+            self._note(
+                "resets on nan",
+                "an environment with NaN, infinity or an empty mask was reset (env.on_nan=reset); env/resets_on_nan counts these resets",
             )
         self.replaced += ended.replaced
         return {"env/resets_on_nan": self.replaced}
@@ -102,13 +104,26 @@ COARSE = 2.0**24
 """From here on float32 has no longer all whole numbers."""
 
 
-def odd_observation(group: GroupSpec, obs: torch.Tensor) -> str:
-    """Return a line about a number of observations [T + 1, N, A, F] that is beyond its bounds, or too large for float32: the first such
-    number of a row, where it is so first.
+Bounds = Sequence[tuple[float, float]]
+"""(low, high) of each number of an observation."""
+
+
+def bounds_of(group: GroupSpec, env: EnvConfig) -> Bounds:
+    """Return the bounds that the observations of a group have to keep.
+
+    These are the declared ones, and none if the user has set or randomized parameters: they can move what an environment declares for its
+    own parameters.
+    """
+    return [(-math.inf, math.inf)] * group.observation.size if env.params or env.randomize else group.observation.bounds()
+
+
+def odd_observation(group: str, bounds: Bounds, obs: torch.Tensor) -> str:
+    """Return a line about a number of a group's observations [T + 1, N, A, F] that is beyond its bounds, or too large for float32: the
+    first such number of a row, where it is so first.
 
     Empty if there is none. Waits for the device.
     """
-    low, high = torch.tensor(group.observation.bounds(), dtype=torch.float32, device=obs.device).unbind(-1)
+    low, high = torch.tensor(bounds, dtype=torch.float32, device=obs.device).unbind(-1)
     slack = ROUNDING * torch.stack((low.abs(), high.abs(), torch.ones_like(low))).nan_to_num(posinf=1.0).amax(0)
     low, high = low - slack, high + slack
     # By the extremes of each number: copies of all observations can be more than the memory that is left.
@@ -122,10 +137,10 @@ def odd_observation(group: GroupSpec, obs: torch.Tensor) -> str:
     wrong = (column < low[number]) | (column > high[number]) if is_outside else column.abs() >= COARSE
     row, env, actor = (int(place) for place in wrong.nonzero()[0])
     value = float(column[row, env, actor])
-    where = f"environment {env}: number {number} of an observation of group {group.name} is {value:.9g}"
+    where = f"environment {env}: number {number} of an observation of group {group} is {value:.9g}"
     if is_outside:
-        bounds = "{:.6g} to {:.6g}".format(*group.observation.bounds()[number])
-        return f"{where}, beyond its bounds {bounds}: correct the space or the observation; agents learn from it as it is"
+        kept = "{:.6g} to {:.6g}".format(*bounds[number])
+        return f"{where}, beyond its bounds {kept}: correct the space or the observation; agents learn from it as it is"
     steps = float(np.spacing(np.float32(abs(value))))
     return f"{where}: agents compute in float32, which has steps of {steps:g} there; shift or scale it if smaller differences matter"
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.external import clock
-from tests.simulation.external.simulators import environment
+from tests.simulation.external.simulators import environment, simulator
 from warprun.errors import UserError
 from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.simulation.external.state_trial import try_state
+from warprun.simulation.external.state_trial import Trial, known_trial, try_state
 
 ALONE = """
 
@@ -47,13 +47,24 @@ def of_class(folder: Path, text: str) -> ExternalEnvironment:
 
 def test_a_trial_ends_after_its_time(tmp_path: Path) -> None:
     steps = tmp_path / "steps"
-    assert try_state(of_class(tmp_path, COUNTED.format(file=str(steps))), 0, seconds=0.0) == 1
+    assert try_state(of_class(tmp_path, COUNTED.format(file=str(steps))), 0, seconds=0.0) == Trial(1)
     assert len(steps.read_text()) == 4, "one step of both before the state is taken, and one after it"
+
+
+def test_an_environment_is_tried_once_in_a_process_and_not_by_a_simulator(tmp_path: Path) -> None:
+    steps = tmp_path / "steps"
+    of = of_class(tmp_path, COUNTED.format(file=str(steps)))
+    with simulator(of) as made:
+        made.prepare()
+    assert not steps.exists()
+    first = known_trial(of, 0)
+    taken = len(steps.read_text())
+    assert known_trial(of, 0) is first and len(steps.read_text()) == taken > 0
 
 
 @pytest.mark.long
 def test_a_trial_has_the_processes_of_a_run(tmp_path: Path) -> None:
     of = of_class(tmp_path, ALONE)
-    assert try_state(of, 2, steps=3) == 3
+    assert try_state(of, 2, steps=3) == Trial(3)
     with pytest.raises(UserError, match=r"in a trial of get_state and set_state: .*one simulator per process"):
         try_state(of, 0)

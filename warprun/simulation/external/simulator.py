@@ -13,7 +13,6 @@ from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.external.slice import SharedArrays, layout
 from warprun.simulation.external.sources import EnvironmentFailed
-from warprun.simulation.external.state_trial import try_state
 from warprun.simulation.external.workers import LOAD, RESET, SAVE, STEP, Steppers, begin
 from warprun.simulation.faults import FIELDS, Fault
 from warprun.simulation.sampler import Sampler
@@ -76,9 +75,7 @@ class ExternalSimulator:
         return self._steps.value
 
     def prepare(self) -> None:
-        """Compile the kernels that sample, try `get_state`, start the processes, make the environments and reset them. Raises UserError."""
-        if self.environment.state:
-            try_state(self.environment, self._workers)
+        """Compile the kernels that sample, start the processes, make the environments and reset them. Raises UserError."""
         try:
             self.reset()
         except TrainingFailed as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -27,11 +29,32 @@ OF_EPISODE = ("state", "clock", "episode_return")
 """Arrays of an episode that goes on."""
 
 
-def try_state(environment: ExternalEnvironment, workers: int, steps: int = STEPS, seconds: float = SECONDS) -> int:
-    """Let two environments, with different seeds, go on from the state of the first with the same actions; return the number of steps.
+@dataclass(frozen=True)
+class Trial:
+    """The result of a trial of one class."""
 
-    They are in the processes that a run with so many `workers` has for two. Raises UserError if they give other results, and for what the
-    methods raise.
+    steps: int
+    """Steps that both environments took after the state was taken."""
+    difference: str = ""
+    """One line about the first result that differed; empty if none did."""
+
+
+_known: dict[str, Trial] = {}
+"""The trials of this process: the runs of a sweep need the same one."""
+
+
+def known_trial(environment: ExternalEnvironment, workers: int) -> Trial:
+    """Return the result of `try_state`, which is called once in a process for the same environment."""
+    key = json.dumps([asdict(environment.recipe), min(workers, 2)])
+    if key not in _known:
+        _known[key] = try_state(environment, workers)
+    return _known[key]
+
+
+def try_state(environment: ExternalEnvironment, workers: int, steps: int = STEPS, seconds: float = SECONDS) -> Trial:
+    """Let two environments, with different seeds, go on from the state of the first with the same actions, until their results differ.
+
+    They are in the processes that a run with so many `workers` has for two. Raises UserError for what the methods raise.
     """
     workers = min(workers, 2)
     arrays = layout(environment, 2, 1, max(1, workers))
@@ -48,7 +71,7 @@ def try_state(environment: ExternalEnvironment, workers: int, steps: int = STEPS
         shared.close()
 
 
-def _tried(environment: ExternalEnvironment, steppers: Steppers, arrays: Mapping[str, np.ndarray], steps: int, seconds: float) -> int:
+def _tried(environment: ExternalEnvironment, steppers: Steppers, arrays: Mapping[str, np.ndarray], steps: int, seconds: float) -> Trial:
     explorer = Explorer(environment.spec, 2)
 
     def act(row: int) -> np.ndarray:
@@ -79,11 +102,12 @@ def _tried(environment: ExternalEnvironment, steppers: Steppers, arrays: Mapping
         given = {name: arrays[name][0] for name in RESULTS} | {name: arrays[name][1] for name in ("obs", "mask") if name in arrays}
         for name, (one, other) in given.items():
             if not np.allclose(one, other, CLOSE, CLOSE, equal_nan=True):
-                raise UserError(
+                return Trial(
+                    taken + 1,
                     f"{environment.title}: with the state that get_state returned, another environment gave another {NAMES[name]}"
                     f" {counted(taken + 1, 'step')} later: get_state returns not all that it depends on, or set_state sets not all of it;"
-                    " random generators are part of it"
+                    " random generators are part of it",
                 )
         if time.perf_counter() > end:
             break
-    return taken + 1
+    return Trial(taken + 1)
