@@ -40,7 +40,7 @@ def envs(arguments: Sequence[str]) -> int:
 def _print_environments() -> list[str]:
     """Print the table of environments and why some fail to load; return the reasons for those that warprun ships."""
     console = table_console()
-    table = Table(Column("name", no_wrap=True), "actors", "observation", "action", "time limit", "solved at")
+    table = Table(Column("name", no_wrap=True), Column("actors", no_wrap=True), "observation", "action", "time limit", "solved at")
     parameters: dict[str, Sequence[str]] = {}
     broken: dict[str, str] = {}
     missing_extras: dict[str, str] = {}
