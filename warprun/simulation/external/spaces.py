@@ -226,7 +226,7 @@ def _check_observation(space: spaces.Space) -> None:
 
 def _check_parts(space: spaces.Space, given: Any, name: str = "") -> None:
     """Raise ValueError if a choice in an observation is not one of its space, since `spaces.flatten` would take another one; if an
-    image is not of bytes, or what is true or false has other numbers; and if a part is missing or has another shape.
+    image is not of bytes, or what is true or false has other numbers; and if a part is missing, unknown or has another shape.
 
     `name`: of the part, as it is written behind the observation.
     """
@@ -252,6 +252,9 @@ def _check_parts(space: spaces.Space, given: Any, name: str = "") -> None:
                 if key not in given:
                     raise ValueError(f"{what} lacks {key!r}, which its space has; it has {', '.join(map(repr, given))}")
                 _check_parts(part, given[key], f"{name}[{key!r}]")
+            more = [key for key in given if key not in space.spaces]
+            if more:
+                raise ValueError(f"{what} has {', '.join(map(repr, more))}, which observation_space lacks: add it there, or remove it")
         elif isinstance(space, spaces.Tuple):
             if not isinstance(given, Sequence | np.ndarray) or len(given) != len(space.spaces):
                 raise ValueError(f"{what} must be a tuple of {len(space.spaces)} parts, as its space; it is {shown(given)}")
