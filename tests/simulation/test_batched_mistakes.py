@@ -268,3 +268,12 @@ def test_a_state_that_changes_its_form_is_refused() -> None:
 def still(self: Any, actions: Any) -> Any:
     never = self.index < 0
     return self.observe(), 1.0 * self.index, never, never
+
+
+@pytest.mark.parametrize(("has", "lacks"), [("get_state", "set_state"), ("set_state", "get_state")])
+def test_half_of_the_methods_for_the_state_is_told(has: str, lacks: str) -> None:
+    stateless, init = without("get_state", "set_state", "__init__"), {"__init__": lambda self, n_envs: None}
+    made = type("Walkers", (stateless,), {has: boom, **init})
+    told = batched_environment(made, External(), None, "walk", "./walk.py").note
+    assert told == f"{__file__}:{boom.__code__.co_firstlineno} in {has}: Walkers has no {lacks}, so a resumed run begins new episodes"
+    assert not batched_environment(type("Walkers", (stateless,), init), External(), None, "walk", "./walk.py").note

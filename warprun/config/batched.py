@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from warprun.config.external import External, first_argument
 from warprun.errors import ContractError, UserError, shown
 from warprun.simulation.batch import MASK, BatchClass
-from warprun.simulation.external.recipe import Closes, told
+from warprun.simulation.external.recipe import Closes, told, unpaired
 from warprun.simulation.simulator import Simulator
 from warprun.spec import Box, GroupSpec, Space, Spec
 
@@ -160,7 +160,8 @@ def _known_as(
     if isinstance(limit, property):
         raise ContractError(f"time_limit of {made.__name__} is known only of a batch, and {SPACES} is asked of the class: write a number")
     resumes = {"get_state", "set_state"} <= set(dir(known)) or "state" in dir(known)
-    return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes)
+    note = "" if resumes else unpaired(known if isinstance(known, type) else type(known))
+    return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes, note)
 
 
 def _observation(space: object, channels: str | None) -> tuple[Box, tuple[int, ...]]:

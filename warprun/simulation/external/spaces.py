@@ -20,7 +20,7 @@ from gymnasium.vector.utils import iterate
 
 from warprun.errors import ContractError, shown
 from warprun.simulation.external import mpi
-from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState
+from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState, unpaired
 from warprun.simulation.units import in_environment_units, to_bounds
 from warprun.spec import (
     BYTE,
@@ -303,6 +303,11 @@ def saver_of(env: object) -> SavesState | None:
     return env
 
 
+def _unpaired(env: object) -> str:
+    """Return what `unpaired` says of an environment, or of those that it wraps."""
+    return unpaired(type(env)) or (_unpaired(env.env) if isinstance(env, Wrapper) else "")
+
+
 def examine(
     title: str, recipe: Recipe, time_limit: int | None, *, timeout_s: float, masks: bool, channels: str | None = None
 ) -> ExternalEnvironment:
@@ -344,7 +349,7 @@ def _examine_single(
             if saved.dtype.kind not in "biuf" or not saved.size:
                 raise ContractError(f"get_state of {title} must return an array of numbers, not {shown(saved)}")
             state = (saved.dtype.str, saved.shape or (1,))
-        return ExternalEnvironment(title, recipe, spec, timeout_s, state)
+        return ExternalEnvironment(title, recipe, spec, timeout_s, state, "" if saver else _unpaired(env))
     finally:
         if isinstance(env, Closes):
             with suppress(Exception):  # it would hide an error before
