@@ -103,6 +103,43 @@ def test_evaluations_play_each_environment_from_a_reset(folder: Path) -> None:
     assert 1.0 <= result.metrics["eval/episode_length"] <= 11.0
 
 
+ENDLESS = """
+
+class Endless(Walk):
+    every = 0
+
+    def reset(self, seed=None, options=None):
+        return super().reset(seed)
+
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, bool(self.every) and self.count % self.every == 0, False, info
+
+
+class Ends(Endless):
+    every = 5
+
+
+def wrapped():
+    from gymnasium import Env, wrappers
+    return wrappers.TimeLimit(type("Wrapped", (Endless, Env), {})(), 7)
+
+
+environment = """
+
+
+@pytest.mark.by_default(2)
+@pytest.mark.parametrize(
+    ("kind", "limit", "told"), [("Endless", "null", 1), ("Ends", "null", 0), ("Endless", "7", 0), ("wrapped", "null", 0)]
+)
+def test_episodes_without_end_are_told_once(kind: str, limit: str, told: int, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "walk.py").write_text(f"{SOURCE}{ENDLESS}{kind}\n")
+    given = ["env=walk", f"env.time_limit={limit}", "agent=a2c", "agent.horizon=16", "total_steps=256", "eval.max_steps=200", *SMALL]
+    assert cli.run(given) == 0
+    said = "an evaluation plays each episode until it ends, at most eval.max_steps=200 steps; set env.time_limit=N"
+    assert capfd.readouterr().out.count(said) == told
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import Env, Wrapper, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import iterate
+from gymnasium.wrappers import TimeLimit
 
 from warprun.errors import ContractError, shown
 from warprun.simulation.external import mpi
@@ -303,6 +304,15 @@ def saver_of(env: object) -> SavesState | None:
     return env
 
 
+def _limit_of(env: object) -> int | None:
+    """Return the time limit that an environment is registered with, or that one of its wrappers sets; None if there is none."""
+    if isinstance(env, Env) and env.spec is not None and env.spec.max_episode_steps is not None:
+        return env.spec.max_episode_steps
+    if isinstance(env, TimeLimit):
+        return env._max_episode_steps
+    return _limit_of(env.env) if isinstance(env, Wrapper) else None
+
+
 def _unpaired(env: object) -> str:
     """Return what `unpaired` says of an environment, or of those that it wraps."""
     return unpaired(type(env)) or (_unpaired(env.env) if isinstance(env, Wrapper) else "")
@@ -336,8 +346,7 @@ def _examine_single(
         missing = [name for name in MEMBERS if name not in dir(env)]
         if missing:
             raise ContractError(f"{title} has no {', '.join(missing)}; an environment has {', '.join(MEMBERS)}")
-        if time_limit is None and isinstance(env, Env) and env.spec is not None:
-            time_limit = env.spec.max_episode_steps
+        time_limit = _limit_of(env) if time_limit is None else time_limit
         returned = env.reset(seed=0)
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise ContractError(f"reset of {title} must return (observation, info); it returned {shown(returned)}")
