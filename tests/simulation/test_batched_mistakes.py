@@ -170,7 +170,7 @@ AT_FIRST: dict[str, tuple[Callable[..., Any], int, str]] = {
     "texts": (lambda part: np.array(["a"] * 7), 1, "rewards that cannot be read"),
     "one reward": (lambda part: part.sum(), 1, r"rewards of the shape \(\); it must be \(7,\)"),
     "rewards in a column": (lambda part: part[:, None], 1, r"rewards of the shape \(7, 1\)"),
-    "a number as reward": (lambda part: 1.0, 1, "rewards that cannot be read: 1.0 is no array"),
+    "a number as reward": (lambda part: 1.0, 1, r"rewards that cannot be read: 1.0 is no array.*; return an array of the shape \(7,\)$"),
     "true or false": (lambda part: part > 0, 1, "rewards of the dtype bool; they must be real numbers"),
     "terminated of integers": (lambda part: part.int(), 2, "terminated of the dtype int32; they must be booleans"),
     "truncated of real numbers": (
@@ -207,8 +207,14 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
         r"reset returned observations of the shape \(2, 2\)",
     ),
     "reset fails": ({"reset": lambda self, seed, mask: boom()}, "reset failed: .*ZeroDivisionError"),
-    "reset takes no seed": ({"reset": lambda self, mask: None}, "reset failed: .*takes 2 positional arguments"),
-    "step takes nothing": ({"step": lambda self: None}, "step failed: .*takes 1 positional argument"),
+    "reset takes no seed": (
+        {"reset": lambda self, mask: None},
+        rf"{__file__}:\d+ in reset: .*takes 2 positional arguments.*; write reset\(self, seed, mask\)$",
+    ),
+    "step takes nothing": (
+        {"step": lambda self: None},
+        rf"{__file__}:\d+ in step: .*takes 1 positional argument.*; write step\(self, actions\)$",
+    ),
     "masks of others": (
         {"action_mask": lambda self: self.index > 0},
         r"action_mask returned masks of the shape \(7,\); it must be \(7, 2\)",
