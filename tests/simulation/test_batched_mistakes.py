@@ -101,12 +101,13 @@ def test_a_class_that_is_no_batch_is_refused_in_one_line(kind: str) -> None:
         ),
         (External(timeout_s=3.0), "env.timeout_s is for environments"),
         (External(id="Walk-v1"), "the class Walkers of walk has no argument `id`"),
-        (External(kwargs={"colour": 1}), "unexpected keyword argument 'colour'"),
+        (External(kwargs={"limt": 1}), "env.kwargs.limt: Limited of ./walk.py has no argument 'limt'; did you mean 'limit'?"),
     ],
 )
 def test_settings_that_a_batch_does_not_have(chosen: External, told: str) -> None:
+    made = type("Limited", (Walkers,), {"__init__": lambda self, n_envs, limit=3: None}) if chosen.kwargs else Walkers
     with pytest.raises(UserError, match=told):
-        batched_environment(Walkers, chosen, None, "walk", "./walk.py")
+        batched_environment(made, chosen, None, "walk", "./walk.py")
 
 
 def test_a_mask_can_be_ignored() -> None:

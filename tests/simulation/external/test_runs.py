@@ -158,10 +158,17 @@ def test_episodes_without_end_are_told_once(kind: str, limit: str, told: int, fo
         (["env=cartpole", "concurrency.workers=2"], "workers step environments with the interface of Gymnasium"),
         (["env=walk", "env.colour=1"], "env.kwargs.colour= gives an argument"),
         (["env=walk", "env.id=CartPole-v1"], "env.id is for env=gymnasium"),
-        (["env=walk", "env.params.x=1"], "has no parameters"),
+        (["env=walk", "env.params.x=1"], "walk has no parameters; env.kwargs.x= gives an argument to the environment"),
+        (
+            ["env=walk", "env.kwargs.actoins=box"],
+            "env.kwargs.actoins: Walk of ./walk.py has no argument 'actoins'; did you mean 'actions'?",
+        ),
+        (["env=forgotten"], "./forgotten.py does not define `environment`; write environment = Walk at its end"),
     ],
 )
 def test_mistakes_are_told_in_one_line(given: list[str], told: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "forgotten.py").write_text(SOURCE.partition("class Saved")[0])
+    (folder / "conf" / "env" / "forgotten.yaml").write_text("name: forgotten\nmodule: ./forgotten.py\n")
     if "Ant-v5" in given[-1]:
         try:
             __import__("mujoco")
