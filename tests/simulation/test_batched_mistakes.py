@@ -113,12 +113,13 @@ def test_a_function_that_takes_the_number_of_environments_and_returns_no_batch()
         ),
         (External(timeout_s=3.0), "env.timeout_s is for environments"),
         (External(id="Walk-v1"), "the class Walkers of walk has no argument `id`"),
-        (External(kwargs={"colour": 1}), "unexpected keyword argument 'colour'"),
+        (External(kwargs={"limt": 1}), "env.kwargs.limt: Limited of ./walk.py has no argument 'limt'; did you mean 'limit'?"),
     ],
 )
 def test_settings_that_a_batch_does_not_have(chosen: External, told: str) -> None:
+    made = type("Limited", (Walkers,), {"__init__": lambda self, n_envs, limit=3: None}) if chosen.kwargs else Walkers
     with pytest.raises(UserError, match=told):
-        batched_environment(Walkers, chosen, None, "walk", "./walk.py")
+        batched_environment(made, chosen, None, "walk", "./walk.py")
 
 
 def test_a_mask_can_be_ignored() -> None:
@@ -182,7 +183,7 @@ AT_FIRST: dict[str, tuple[Callable[..., Any], int, str]] = {
     "texts": (lambda part: np.array(["a"] * 7), 1, "rewards that cannot be read"),
     "one reward": (lambda part: part.sum(), 1, r"rewards of the shape \(\); it must be \(7,\)"),
     "rewards in a column": (lambda part: part[:, None], 1, r"rewards of the shape \(7, 1\)"),
-    "a number as reward": (lambda part: 1.0, 1, "rewards that cannot be read: 1.0 is no array"),
+    "a number as reward": (lambda part: 1.0, 1, r"rewards that cannot be read: 1.0 is no array.*; return an array of the shape \(7,\)$"),
     "true or false": (lambda part: part > 0, 1, "rewards of the dtype bool; they must be real numbers"),
     "terminated of integers": (lambda part: part.int(), 2, "terminated of the dtype int32; they must be booleans"),
     "truncated of real numbers": (
@@ -219,8 +220,14 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
         r"reset returned observations of the shape \(2, 2\)",
     ),
     "reset fails": ({"reset": lambda self, seed, mask: boom()}, "reset failed: .*ZeroDivisionError"),
-    "reset takes no seed": ({"reset": lambda self, mask: None}, "reset failed: .*takes 2 positional arguments"),
-    "step takes nothing": ({"step": lambda self: None}, "step failed: .*takes 1 positional argument"),
+    "reset takes no seed": (
+        {"reset": lambda self, mask: None},
+        rf"{__file__}:\d+ in reset: .*takes 2 positional arguments.*; write reset\(self, seed, mask\)$",
+    ),
+    "step takes nothing": (
+        {"step": lambda self: None},
+        rf"{__file__}:\d+ in step: .*takes 1 positional argument.*; write step\(self, actions\)$",
+    ),
     "masks of others": (
         {"action_mask": lambda self: self.index > 0},
         r"action_mask returned masks of the shape \(7,\); it must be \(7, 2\)",
@@ -280,3 +287,12 @@ def test_a_state_that_changes_its_form_is_refused() -> None:
 def still(self: Any, actions: Any) -> Any:
     never = self.index < 0
     return self.observe(), 1.0 * self.index, never, never
+
+
+@pytest.mark.parametrize(("has", "lacks"), [("get_state", "set_state"), ("set_state", "get_state")])
+def test_half_of_the_methods_for_the_state_is_told(has: str, lacks: str) -> None:
+    stateless, init = without("get_state", "set_state", "__init__"), {"__init__": lambda self, n_envs: None}
+    made = type("Walkers", (stateless,), {has: boom, **init})
+    told = batched_environment(made, External(), None, "walk", "./walk.py").note
+    assert told == f"{__file__}:{boom.__code__.co_firstlineno} in {has}: Walkers has no {lacks}, so a resumed run begins new episodes"
+    assert not batched_environment(type("Walkers", (stateless,), init), External(), None, "walk", "./walk.py").note

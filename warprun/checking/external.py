@@ -15,6 +15,7 @@ from warprun.checking.findings import Finding, Problem, doubt, judge
 from warprun.checking.rolls import Make, SimulatorRolls, determinism, rate, seeds, steps_per_second
 from warprun.errors import TrainingFailed, UserError, shown
 from warprun.runs.build import Setup, make_external, prepare
+from warprun.simulation.batch import BatchClass
 from warprun.simulation.external import mpi
 from warprun.simulation.external.recipe import Closes, ExternalEnvironment
 from warprun.simulation.external.state_trial import try_state
@@ -164,6 +165,8 @@ def _alone(setup: Setup) -> list[Finding]:
 def _state(setup: Setup) -> list[Finding]:
     """Return the finding about `get_state` and `set_state`; none of an environment without them."""
     environment = setup.environment
+    if isinstance(environment, ExternalEnvironment | BatchClass) and environment.note:
+        return [Finding("state", "note", environment.note)]
     if not isinstance(environment, ExternalEnvironment) or not environment.state:
         return []
     try:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
-from warprun.config.external import External, first_argument
+from warprun.config.external import External, check_arguments, first_argument
 from warprun.errors import ContractError, UserError, shown
 from warprun.simulation.batch import MASK, BatchClass
-from warprun.simulation.external.recipe import Closes, told
+from warprun.simulation.external.recipe import Closes, told, unpaired
 from warprun.simulation.simulator import Simulator
 from warprun.spec import Box, GroupSpec, Space, Spec
 
@@ -70,6 +70,7 @@ def batched_environment(made: type, chosen: External, limit: int | None, name: s
     takes_id = "id" in inspect.signature(made).parameters
     if chosen.id is not None and not takes_id:
         raise UserError(f"env.id: the class {made.__name__} of {name} has no argument `id`")
+    check_arguments(made, chosen.kwargs, f"{made.__name__} of {module}")
     arguments = dict(chosen.kwargs) | ({"id": chosen.id} if takes_id else {})
     title = chosen.id or name
     known = (made, title, repr(arguments), limit, chosen.channels, chosen.mask)
@@ -165,7 +166,8 @@ def _known_as(
     if isinstance(limit, property):
         raise ContractError(f"time_limit of {made.__name__} is known only of a batch, and {SPACES} is asked of the class: write a number")
     resumes = {"get_state", "set_state"} <= set(dir(known)) or "state" in dir(known)
-    return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes)
+    note = "" if resumes else unpaired(known if isinstance(known, type) else type(known))
+    return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes, note)
 
 
 def _observation(space: object, channels: str | None) -> tuple[Box, tuple[int, ...]]:

@@ -74,7 +74,7 @@ def check_settings(config: Config) -> Defined:
     if isinstance(environment, Environment):
         check_parameters(config.env, environment)
     else:
-        _check_no_kernels(config, isinstance(environment, ExternalEnvironment))
+        _check_no_kernels(config, environment)
     ranks, lost = config.concurrency.parallel.ranks_per_env, config.concurrency.tolerated
     require(
         not lost or isinstance(environment, ExternalEnvironment),
@@ -179,11 +179,14 @@ def _check_above_0(key: str, value: float | None) -> None:
     require(value is None or (math.isfinite(value) and value > 0), f"{key}={value} must be a number above 0")
 
 
-def _check_no_kernels(config: Config, external: bool) -> None:
+def _check_no_kernels(config: Config, environment: object) -> None:
     """Raise UserError for settings that only an environment made of kernel functions has."""
-    env = config.env
+    env, external = config.env, isinstance(environment, ExternalEnvironment)
     for key, given in {"env.params": env.params, "env.randomize": env.randomize}.items():
-        require(not given, f"{key}.{min(given, default='')}: {env.name} has no parameters; it is not made of kernel functions")
+        name = min(given, default="")
+        takes = external or isinstance(environment, BatchClass)
+        instead = f"env.kwargs.{name}= gives an argument to the environment" if takes else "it is not made of kernel functions"
+        require(not given, f"{key}.{name}: {env.name} has no parameters; {instead}")
     why_not = "" if external and not env.vector else "is not made of kernel functions" if not external else "resets no single environments"
     require(env.on_nan == "stop" or not why_not, f"env.on_nan={env.on_nan}: {env.name} {why_not}; write env.on_nan=stop")
     require(config.device != "cudasim", f"device=cudasim: {env.name} is not made of kernel functions")

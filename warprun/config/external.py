@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple, cast
 
-from warprun.errors import ContractError, OtherRankError, UserError
+from warprun.errors import ContractError, OtherRankError, UserError, nearest
 from warprun.processes import started
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 from warprun.simulation.external.registered import Registered, check_id, import_gymnasium, time_limit
@@ -84,6 +84,18 @@ def communicator(made: object) -> inspect.Parameter | None:
     return first if first is not None and first.name == COMM else None
 
 
+def check_arguments(made: object, given: Mapping[str, object], where: str) -> None:
+    """Raise UserError for an argument of `env.kwargs` that a class or function of the user does not have; `where` it is."""
+    try:
+        known = inspect.signature(cast(Any, made)).parameters
+    except (TypeError, ValueError):  # no signature
+        return
+    if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        for key in given:
+            if key not in known:
+                raise UserError(f"env.kwargs.{key}: {where} has no argument {key!r}{nearest(key, known)}")
+
+
 def external_environment(
     made: object, chosen: External, limit: int | None, name: str, module: str, found: Sources | None
 ) -> ExternalEnvironment:
@@ -102,6 +114,7 @@ def external_environment(
     if chosen.vector and limit is not None:
         raise UserError(f"env.time_limit={limit}: a vectorized environment has a time limit of its own; {name} may take it in env.kwargs")
     _check_parallel(made, chosen, name)
+    check_arguments(made, chosen.kwargs, f"{getattr(made, '__name__', name)} of {module}")
     arguments: dict[str, object] = {"module": module, "files": plain(found), "kwargs": dict(chosen.kwargs)}
     takes = communicator(made)
     alone = takes is not None and takes.default is not takes.empty and started() == 1

@@ -15,7 +15,7 @@ from typing import TypeGuard
 
 from warprun import user_code
 from warprun.config.batched import batched_environment, is_batched
-from warprun.config.external import External, external_environment, is_external, steps
+from warprun.config.external import External, check_arguments, external_environment, is_external, steps
 from warprun.environment import Environment
 from warprun.errors import ContractError, UserError, nearest, needs, shown, similar, typed
 from warprun.run_folder import MAX_NAME
@@ -179,7 +179,11 @@ def define(
     """Return the environment that an imported module defines, with `options`; `found`: its files. Raises UserError if it defines none."""
     made = getattr(loaded, "environment", None)
     if made is None:
-        raise UserError(f"environment {module} does not define `environment`, an Environment (see warprun.environment.single_agent)")
+        own = [name for name, each in vars(loaded).items() if steps(each) and each.__module__ == loaded.__name__]
+        advice = (
+            f"; write environment = {own[0]} at its end" if len(own) == 1 else ", an Environment (see warprun.environment.single_agent)"
+        )
+        raise UserError(f"environment {module} does not define `environment`{advice}")
     batched = is_batched(made)
     if batched or is_external(made, chosen):
         for option in options:
@@ -234,9 +238,7 @@ def _of_maker(
     known = tuple(signature)
     if not chosen.kwargs:
         _check_options(options, known, name)
-    for key in chosen.kwargs:
-        if key not in known and not any(each.kind is each.VAR_KEYWORD for each in signature.values()):
-            raise UserError(f"env.kwargs.{key}: {where} has no argument {key!r}{nearest(key, known)}")
+    check_arguments(make, chosen.kwargs, where)
     limited = {} if time_limit is None or "time_limit" not in known or chosen.kwargs else {"time_limit": time_limit}
     if _makers.get(id(make)) is not make:
         defaults = {key: parameter.default for key, parameter in signature.items()}

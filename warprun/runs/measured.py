@@ -17,6 +17,7 @@ from warprun.runs.diagnosis import LEAST_RECORDS
 from warprun.runs.paired import Paired
 from warprun.runs.summary import Course, notes_halfway
 from warprun.simulation.simulator import Episodes
+from warprun.simulation.trajectory import Trajectory
 
 BEST = ("eval/best_return", "eval/best_env_steps")
 """Metrics that later evaluations keep."""
@@ -182,6 +183,16 @@ class Notes:
                 f"an iteration takes {iteration_s:.0f} s: limits, evaluations, checkpoints and Ctrl-C wait for its end;"
                 " a smaller n_envs or agent.horizon makes it shorter",
             )
+
+    def on_endless(self, course: Course, taken: Trajectory) -> None:
+        """Show a note before an evaluation that may have episodes without end: no time limit, and none has ended so far."""
+        if course.spec.time_limit or any(row.get("train/episodes") for row in course.history) or (taken.terminated | taken.truncated).any():
+            return
+        self.once(
+            "no time limit",
+            "no episode ended in the last rollout, and there is no time limit: an evaluation plays each episode until it ends, at most"
+            f" eval.max_steps={course.config.eval.max_steps:,} steps; set env.time_limit=N if episodes may never end",
+        )
 
     def halfway(self, progress: float, course: Course) -> None:
         """Show, once, what the curves of a run that does not learn show when half of it is over, or when there are curves."""

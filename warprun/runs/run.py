@@ -171,6 +171,7 @@ class Run:
 
         Return False if a signal ended the evaluation; the state before it is then saved.
         """
+        self.notes.on_endless(self._course(), self.simulator.trajectory)
         before = {name: tensor.clone() for name, tensor in self.evaluations.state().items()}
         with self.clock.phase("eval"):
             try:
@@ -178,8 +179,7 @@ class Run:
                 if decides:
                     self._save(self.saver.save_if_possible, before)  # first, because the evaluation can fail
                     played = self.evaluations.play_decisive()
-                results = played.metrics()
-                self.sentinel.after_evaluation(results)
+                self.sentinel.after_evaluation(results := played.metrics())
                 solved = decides and self.evaluations.are_solved(results)
                 paired = self.evaluations.compare(self.folder, played, before) if last or solved else None
             except StoppedError:

@@ -23,9 +23,11 @@ from warprun.simulation.external.recipe import ExternalEnvironment
 
 def start(run: Run, versions: Mapping[str, object]) -> None:
     """Write the files of a new run; `versions` are those of `rundir.versions`. Raises UserError and OSError."""
-    env = run.config.env
+    env, environment = run.config.env, run.setup.environment
+    if isinstance(environment, ExternalEnvironment | BatchedEnvironment) and environment.note:
+        run.records.message(environment.note)
     rundir.write_versions(run.folder, versions)
-    environment_copy.keep(run.folder, env.module, env.options, env.time_limit, run.setup.environment, run.setup.tables)
+    environment_copy.keep(run.folder, env.module, env.options, env.time_limit, environment, run.setup.tables)
     keep_networks(run.folder, list(network_modules(to_dict(run.config)["agent"])))
     _write_config(run, run.config)  # last: a folder with a config.yaml is a run that can be resumed
 

@@ -63,6 +63,8 @@ class BatchClass:
     """Of one observation."""
     resumes: bool
     """Whether an object tells its state, so that a resumed run continues exactly."""
+    note: str = ""
+    """What `unpaired` says of the class."""
 
     def make(self, n_envs: int, device: str) -> Batch:
         """Return a new batch; whatever the class raises passes. If it has the argument `device`, it gets that of torch."""

@@ -14,7 +14,7 @@ from warprun.simulation.batch import MASK, Array, Batch, BatchClass, Tree
 from warprun.simulation.conversions import converter, flattened, giver, tensor_of
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
-from warprun.simulation.external.recipe import Closes, told
+from warprun.simulation.external.recipe import Closes, is_silent, method_place, told
 from warprun.simulation.faults import FIELDS, Fault
 from warprun.simulation.sampler import Sampler
 from warprun.simulation.simulator import Act, Episodes
@@ -28,6 +28,8 @@ PARTS = ("observations", "rewards", "terminated", "truncated")
 """Names in messages of what a step returns."""
 TRUTHS = ("terminated", "truncated", "masks")
 """Names in messages of what must be booleans."""
+SIGNATURES = {"reset": "self, seed, mask", "step": "self, actions", MASK: "self"}
+"""Arguments of methods, as a class of the user writes them."""
 CLOSE = 1e-4
 """Relative difference between a step and the same step after `set_state`: sums on a GPU can have another order."""
 
@@ -159,8 +161,7 @@ class BatchedSimulator:
         """Return the first number of the last rollout that was not finite. On a GPU only with `wait`."""
         if self.device.kind != "cpu" and not wait:
             return None
-        group, taken = self._group, self.trajectory
-        rows = self._row
+        group, taken, rows = self._group, self.trajectory, self._row
         # A sum is finite if all numbers are, unless it overflows: much faster than `isfinite`.
         sums = group.obs[: rows + 1].sum() + group.reward[:rows].sum() + group.action[:rows].sum()
         choosable = self._choosable(rows)
@@ -294,7 +295,7 @@ class BatchedSimulator:
         try:
             tensor = tensor_of(given)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
-            raise self._wrong(method, f"returned {name} that cannot be read: {told(error)}") from None
+            raise self._wrong(method, f"returned {name} that cannot be read: {told(error)}; return an array of the shape {shape}") from None
         truth, observed = name in TRUTHS, name == PARTS[0]
         if tuple(tensor.shape) != shape:
             raise self._wrong(method, f"returned {name} of the shape {tuple(tensor.shape)}; it must be {shape}")
@@ -316,7 +317,9 @@ class BatchedSimulator:
         try:
             yield
         except (Exception, SystemExit) as error:
-            raise self._wrong(method, f"failed: {told(error)}") from error
+            is_call = method in SIGNATURES and isinstance(error, TypeError) and is_silent(error)  # the call itself fails
+            place, wanted = (method_place(type(self._batch), method), f"; write {method}({SIGNATURES[method]})") if is_call else ("", "")
+            raise self._wrong(method, f"failed: {place}{told(error)}{wanted}") from error
 
     def _wrong(self, method: str, problem: str) -> TrainingFailed:
         return TrainingFailed(f"{self.environment.title} at step {self.steps + self._stepping:,}: {method} {problem}")

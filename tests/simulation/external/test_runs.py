@@ -103,6 +103,43 @@ def test_evaluations_play_each_environment_from_a_reset(folder: Path) -> None:
     assert 1.0 <= result.metrics["eval/episode_length"] <= 11.0
 
 
+ENDLESS = """
+
+class Endless(Walk):
+    every = 0
+
+    def reset(self, seed=None, options=None):
+        return super().reset(seed)
+
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, bool(self.every) and self.count % self.every == 0, False, info
+
+
+class Ends(Endless):
+    every = 5
+
+
+def wrapped():
+    from gymnasium import Env, wrappers
+    return wrappers.TimeLimit(type("Wrapped", (Endless, Env), {})(), 7)
+
+
+environment = """
+
+
+@pytest.mark.by_default(2)
+@pytest.mark.parametrize(
+    ("kind", "limit", "told"), [("Endless", "null", 1), ("Ends", "null", 0), ("Endless", "7", 0), ("wrapped", "null", 0)]
+)
+def test_episodes_without_end_are_told_once(kind: str, limit: str, told: int, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "walk.py").write_text(f"{SOURCE}{ENDLESS}{kind}\n")
+    given = ["env=walk", f"env.time_limit={limit}", "agent=a2c", "agent.horizon=16", "total_steps=256", "eval.max_steps=200", *SMALL]
+    assert cli.run(given) == 0
+    said = "an evaluation plays each episode until it ends, at most eval.max_steps=200 steps; set env.time_limit=N"
+    assert capfd.readouterr().out.count(said) == told
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -121,10 +158,17 @@ def test_evaluations_play_each_environment_from_a_reset(folder: Path) -> None:
         (["env=cartpole", "concurrency.workers=2"], "workers step environments with the interface of Gymnasium"),
         (["env=walk", "env.colour=1"], "env.kwargs.colour= gives an argument"),
         (["env=walk", "env.id=CartPole-v1"], "env.id is for env=gymnasium"),
-        (["env=walk", "env.params.x=1"], "has no parameters"),
+        (["env=walk", "env.params.x=1"], "walk has no parameters; env.kwargs.x= gives an argument to the environment"),
+        (
+            ["env=walk", "env.kwargs.actoins=box"],
+            "env.kwargs.actoins: Walk of ./walk.py has no argument 'actoins'; did you mean 'actions'?",
+        ),
+        (["env=forgotten"], "./forgotten.py does not define `environment`; write environment = Walk at its end"),
     ],
 )
 def test_mistakes_are_told_in_one_line(given: list[str], told: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "forgotten.py").write_text(SOURCE.partition("class Saved")[0])
+    (folder / "conf" / "env" / "forgotten.yaml").write_text("name: forgotten\nmodule: ./forgotten.py\n")
     if "Ant-v5" in given[-1]:
         try:
             __import__("mujoco")

@@ -153,6 +153,7 @@ PARTS = spaces.Dict({"charge": spaces.Box(0.0, 1.0, (1,)), "lidar": spaces.Tuple
     ("given", "told"),
     [
         ({"lidar": (np.zeros(3), 1)}, "the observation lacks 'charge', which its space has; it has 'lidar'"),
+        ({"lidar": (np.zeros(3), 1), "charge": np.ones(1), "speed": 1.0}, "the observation has 'speed', which observation_space lacks"),
         (
             {"charge": np.zeros(2), "lidar": (np.zeros(3), 1)},
             r"the part \['charge'\] of .* must be numbers of the shape \(1,\), .*",

@@ -68,3 +68,11 @@ def test_a_trial_has_the_processes_of_a_run(tmp_path: Path) -> None:
     assert try_state(of, 2, steps=3) == Trial(3)
     with pytest.raises(UserError, match=r"in a trial of get_state and set_state: .*one simulator per process"):
         try_state(of, 0)
+
+
+@pytest.mark.parametrize(("has", "lacks"), [("get_state", "set_state"), ("set_state", "get_state"), ("close", "")])
+def test_half_of_the_methods_for_the_state_is_told(tmp_path: Path, has: str, lacks: str) -> None:
+    text = f"class Half(Walk):\n    def {has}(self, *state):\n        pass\n\n\nenvironment = Half\n"
+    of = of_class(tmp_path, text)
+    line = Path(clock.__file__).read_text().count("\n") + 2
+    assert of.note == (lacks and f"{tmp_path / 'own.py'}:{line} in {has}: Half has no {lacks}, so a resumed run begins new episodes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import traceback
 from collections.abc import Mapping
@@ -71,6 +72,8 @@ class ExternalEnvironment:
     """Longest time of a reset or step."""
     state: tuple[str, tuple[int, ...]] | None
     """dtype and shape of what `get_state` returns; None without `get_state` and `set_state`."""
+    note: str = ""
+    """What `unpaired` says of it."""
 
     @property
     def resumes(self) -> bool:
@@ -92,6 +95,21 @@ class SavesState(Protocol):
 
     def set_state(self, state: np.ndarray) -> None:
         """Continue from a result of `get_state`."""
+
+
+def unpaired(made: type) -> str:
+    """Return what it means that a class of the user has only one of `get_state` and `set_state`; empty if this is not so."""
+    names = ("get_state", "set_state")
+    missing = [name for name in names if not hasattr(made, name)]
+    place = method_place(made, names[names[0] in missing]) if len(missing) == 1 else ""
+    return place and f"{place}{made.__name__} has no {missing[0]}, so a resumed run begins new episodes"
+
+
+def method_place(made: type, name: str) -> str:
+    """Return "FILE:LINE in NAME: " of a method of a class of the user; empty if it has none, or it is a method of a library."""
+    code = getattr(inspect.unwrap(getattr(made, name)), "__code__", None) if name in dir(made) else None
+    is_own = code is not None and "site-packages" not in Path(code.co_filename).parts and not code.co_filename.startswith(PACKAGE)
+    return f"{code.co_filename}:{code.co_firstlineno} in {name}: " if code is not None and is_own else ""
 
 
 @runtime_checkable

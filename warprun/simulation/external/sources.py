@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from warprun.errors import shown
 from warprun.simulation.external import mpi
-from warprun.simulation.external.recipe import PACKAGE, Closes, Recipe, SavesState, Stepped, is_silent, told
+from warprun.simulation.external.recipe import Closes, Recipe, SavesState, Stepped, is_silent, method_place, told
 from warprun.simulation.external.spaces import actions, mask_of, observations, resets_in_step, saver_of
 
 FAILURES = (Exception, SystemExit)
@@ -156,9 +154,9 @@ class Singles:
         """Return "FILE:LINE in NAME: " of a method of the user, without the wrappers of libraries; empty if there is none."""
         env: object = self._envs[int(self._at[0]) - self._first]
         while env is not None:
-            code = getattr(inspect.unwrap(getattr(type(env), name)), "__code__", None) if name in dir(type(env)) else None
-            if code is not None and "site-packages" not in Path(code.co_filename).parts and not code.co_filename.startswith(PACKAGE):
-                return f"{code.co_filename}:{code.co_firstlineno} in {name}: "
+            place = method_place(type(env), name)
+            if place:
+                return place
             env = vars(env).get("env") if isinstance(env, Wrapper) else None
         return ""
 

@@ -17,10 +17,11 @@ import numpy as np
 from gymnasium import Env, Wrapper, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import iterate
+from gymnasium.wrappers import TimeLimit
 
 from warprun.errors import ContractError, shown
 from warprun.simulation.external import mpi
-from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState
+from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState, unpaired
 from warprun.simulation.units import in_environment_units, to_bounds
 from warprun.spec import (
     BYTE,
@@ -231,7 +232,7 @@ def _check_observation(space: spaces.Space) -> None:
 
 def _check_parts(space: spaces.Space, given: Any, name: str = "") -> None:
     """Raise ValueError if a choice in an observation is not one of its space, since `spaces.flatten` would take another one; if an
-    image is not of bytes, or what is true or false has other numbers; and if a part is missing or has another shape.
+    image is not of bytes, or what is true or false has other numbers; and if a part is missing, unknown or has another shape.
 
     `name`: of the part, as it is written behind the observation.
     """
@@ -257,6 +258,9 @@ def _check_parts(space: spaces.Space, given: Any, name: str = "") -> None:
                 if key not in given:
                     raise ValueError(f"{what} lacks {key!r}, which its space has; it has {', '.join(map(repr, given))}")
                 _check_parts(part, given[key], f"{name}[{key!r}]")
+            more = [key for key in given if key not in space.spaces]
+            if more:
+                raise ValueError(f"{what} has {', '.join(map(repr, more))}, which observation_space lacks: add it there, or remove it")
         elif isinstance(space, spaces.Tuple):
             if not isinstance(given, Sequence | np.ndarray) or len(given) != len(space.spaces):
                 raise ValueError(f"{what} must be a tuple of {len(space.spaces)} parts, as its space; it is {shown(given)}")
@@ -305,6 +309,20 @@ def saver_of(env: object) -> SavesState | None:
     return env
 
 
+def _limit_of(env: object) -> int | None:
+    """Return the time limit that an environment is registered with, or that one of its wrappers sets; None if there is none."""
+    if isinstance(env, Env) and env.spec is not None and env.spec.max_episode_steps is not None:
+        return env.spec.max_episode_steps
+    if isinstance(env, TimeLimit):
+        return env._max_episode_steps
+    return _limit_of(env.env) if isinstance(env, Wrapper) else None
+
+
+def _unpaired(env: object) -> str:
+    """Return what `unpaired` says of an environment, or of those that it wraps."""
+    return unpaired(type(env)) or (_unpaired(env.env) if isinstance(env, Wrapper) else "")
+
+
 def examine(
     title: str, recipe: Recipe, time_limit: int | None, *, timeout_s: float, masks: bool, channels: str | None = None
 ) -> ExternalEnvironment:
@@ -333,8 +351,7 @@ def _examine_single(
         missing = [name for name in MEMBERS if name not in dir(env)]
         if missing:
             raise ContractError(f"{title} has no {', '.join(missing)}; an environment has {', '.join(MEMBERS)}")
-        if time_limit is None and isinstance(env, Env) and env.spec is not None:
-            time_limit = env.spec.max_episode_steps
+        time_limit = _limit_of(env) if time_limit is None else time_limit
         returned = env.reset(seed=0)
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise ContractError(f"reset of {title} must return (observation, info); it returned {shown(returned)}")
@@ -346,7 +363,7 @@ def _examine_single(
             if saved.dtype.kind not in "biuf" or not saved.size:
                 raise ContractError(f"get_state of {title} must return an array of numbers, not {shown(saved)}")
             state = (saved.dtype.str, saved.shape or (1,))
-        return ExternalEnvironment(title, recipe, spec, timeout_s, state)
+        return ExternalEnvironment(title, recipe, spec, timeout_s, state, "" if saver else _unpaired(env))
     finally:
         if isinstance(env, Closes):
             with suppress(Exception):  # it would hide an error before
