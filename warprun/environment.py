@@ -110,9 +110,8 @@ class Group:
             check_function(f"{argument} of group {self.name!r}", given)
         for argument, names in (("sums", self.sums), ("maxima", self.maxima)):
             if not isinstance(names, tuple):
-                raise ContractError(
-                    f"{argument} of group {self.name!r} must be a tuple of names of fields, such as ('x',), not {shown(names)}"
-                )
+                what = f"{argument} of group {self.name!r}"
+                raise ContractError(f"{what} must be a tuple of names of fields, such as ('x',), not {shown(names)}")
             for name in names:
                 if name not in numbers:
                     raise ContractError(f"group {self.name!r} declares a sum or maximum of {name!r}, which is no number of its state")
@@ -303,7 +302,10 @@ class Environment:
         allowed = known - (set() if self.tables else {"tables"}) - (set() if self.params._fields else {"p"})
         for name in arguments(function):
             if name not in allowed:
-                raise refusal(function, f"unknown argument {name!r}; it can have {', '.join(sorted(allowed))}")
+                whose, _, kind = name.rpartition("_")
+                setting = {"sum": "sums", "max": "maxima"}.get(kind) if whose in allowed & {g.name for g in self.groups} else None
+                told = f"write {setting}=(FIELD, ...) in Group({whose!r}, ...)" if setting else f"it can have {', '.join(sorted(allowed))}"
+                raise refusal(function, f"unknown argument {name!r}; {told}")
 
 
 MAX_PHASES = 16

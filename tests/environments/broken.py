@@ -114,6 +114,9 @@ def _file(id: str, text: str, *words: str, function: str | None = None) -> Case:
     return Case(id, (("", text),), words, function)
 
 
+BODY = """    x = s.x + p.gain * helper(tables.rain[action])
+    s.h[1] = x
+    return State(x, s.n + 1, s.h), -abs(x), x > 4.0"""
 STEP = "    return State(x, s.n + 1, s.h), -abs(x), x > 4.0"
 OBSERVE = "    return s.x, s.h[1]"
 RESET = "    return State(uniform(rng, 0, -1.0, 1.0), int32(0), s.h)"
@@ -169,6 +172,21 @@ GROUPS = (
     _made("sums text", "grouped(groups=(group(sums='x'),))", "sums", "tuple"),
     _made("sums unknown field", "grouped(groups=(group(sums=('y',)),))", "sum", "'y'"),
     _made("sums array field", "grouped(groups=(group(sums=('h',)),))", "sum", "'h'"),
+    _defined(
+        "sums forgotten",
+        "def step(s, action, rng, p, tables):",
+        "def step(s, action, rng, p, tables, agent_sum):  #@",
+        "'agent_sum'",
+        "write sums=(field, ...) in group('agent', ...)",
+    ),
+    _defined(
+        "maxima forgotten",
+        "def observe(s, p):",
+        "def observe(s, p, agent_max):  #@",
+        "'agent_max'",
+        "write maxima=(field, ...) in group('agent', ...)",
+    ),
+    _defined("sums in a reset", "def reset(s, rng):", "def reset(s, rng, agent_sum):  #@", "'agent_sum'", "it can have i, p, rng, s"),
     _made("sums twice", "grouped(groups=(group(sums=('x', 'x')),))", "sum", "'x'", "twice"),
     _made("lengths unknown field", "grouped(groups=(group(lengths={'y': 2}),))", "length", "'y'"),
     _made("lengths of a number", "grouped(groups=(group(lengths={'x': 2}),))", "length", "'x'"),
@@ -312,6 +330,18 @@ BODIES = (
     _inside("step", "index of a number", "y = s.x[0]", "getitem"),
     _inside("step", "text of the file", "y = s.x + TEXT", "TEXT", "str"),
     _inside("step", "two types", "y = s.x if action else (s.x, s.x)", "unify"),
+    *(
+        Case(
+            f"action of one number {kind}",
+            (
+                ("environment = make()", "environment = make(action=Box(1, -1.0, 1.0), mask=None)"),
+                (BODY, f"    return State({given}, s.n, s.h), 0.0, False  #@"),
+            ),
+            ("write action[0]",),
+            "step",
+        )
+        for kind, given in (("for a field", "action"), ("in a sum", "s.x + action"))
+    ),
     _inside("step", "None and number", "y = None if action else s.x\nz = y + 1.0  #@", "None"),
     _inside("step", "tuple of changing length", "y = (1.0,)\nfor n in range(3):  #@\n    y = y + (1.0,)", "unify"),
     _inside("step", "too many arguments", "y = helper(s.x, 1.0)", "too many"),

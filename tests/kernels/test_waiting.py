@@ -19,7 +19,7 @@ from warprun.kernels import waiting
 def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Lines come at once."""
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
-    for name in ("PATIENCE_S", "TICK_S", "LINE_S"):
+    for name in ("PATIENCE_S", "TICK_S", "FIRST_LINE_S", "LINE_S"):
         monkeypatch.setattr(waiting, name, 0.001)
 
 
@@ -110,3 +110,18 @@ def test_standard_error_shows_it_where_nothing_else_does(monkeypatch: pytest.Mon
     with waiting.on("compiling rollout", "tank"):
         until(lambda: "compiling rollout of tank: 0 s" in stream.getvalue())
     assert stream.getvalue().endswith(ends)
+
+
+def test_in_a_file_the_first_line_comes_early_and_the_next_ones_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    pauses: list[float] = []
+
+    class Done(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            return len(pauses) > 4
+
+    for name, seconds in (("PATIENCE_S", 1.0), ("FIRST_LINE_S", 5.0), ("LINE_S", 30.0)):
+        monkeypatch.setattr(waiting, name, seconds)
+    waiting._tell("compiling rollout of tank", None, time.monotonic(), Done())
+    assert pauses == [1.0, 4.0, 30.0, 30.0, 30.0]

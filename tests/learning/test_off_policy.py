@@ -12,6 +12,7 @@ from tests.environments.probes import PROBES
 from tests.learning.helpers import CPU, Golden, environment, rollout
 from tests.learning.test_processes import communicators
 from tests.simulation.rollouts import make
+from warprun.config.checks import check_requirements
 from warprun.config.compose import compose
 from warprun.environment import Box, Discrete, Environment, Group, Phase
 from warprun.errors import UserError
@@ -22,7 +23,7 @@ from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Transitions
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import allocate
-from warprun.spec import Field
+from warprun.spec import Field, GroupSpec, Spec
 from warprun.state import restore
 
 NAMES = {"dqn": Discrete(3), "ddpg": Box(2), "td3": Box(2), "sac": Box(2)}
@@ -334,7 +335,12 @@ def test_what_cannot_work_is_told_in_one_line(overrides: str) -> None:
 
 
 def test_dqn_refuses_masks() -> None:
-    from warprun.config.checks import check_requirements
-
     with pytest.raises(UserError, match="does not support action masks"):
         check_requirements("dqn", environment(one=Discrete(3)).spec)
+
+
+@pytest.mark.parametrize(("agent", "able"), [("dqn", "a2c, ppo"), ("sac", "a2c, ppo")])
+def test_the_agents_that_can_are_those_that_can_for_all_groups(agent: str, able: str) -> None:
+    groups = (GroupSpec("farmers", 6, Box(4), Discrete(4)), GroupSpec("mayor", 1, Box(4), Box(1, 0.0, 1.0)))
+    with pytest.raises(UserError, match=f"agents that can: {able}$"):
+        check_requirements(agent, Spec(groups, 60))

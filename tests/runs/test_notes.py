@@ -201,6 +201,29 @@ def test_a_return_at_the_bar_that_is_not_sure_is_not_called_below_it() -> None:
     assert notes(of) == []
 
 
+@pytest.mark.parametrize(
+    ("best", "bar", "said"),
+    [
+        (480.0, 475.0, "no: env.solved_at=475 (the last policy; the best checkpoint has 480.00 ± 0.10)"),
+        (470.0, 475.0, "no: env.solved_at=475"),
+        (480.0, -100.0, "no: env.solved_at=-100, less than two standard errors below the return"),
+    ],
+)
+def test_a_best_checkpoint_at_the_bar_is_named_where_the_last_policy_is_below_it(best: float, bar: float, said: str) -> None:
+    noise = np.array([-1.0, 1.0] * 50)
+    of = course({"": [400.0, 490.0, 450.0]}, {"": LEVEL}, bar=bar, paired=compared(best + noise, 450.0 + noise))
+    assert summarize(of)["solved"] == said
+
+
+@pytest.mark.parametrize(("trained", "evaluated"), [(0.0, 0.0), (3.0, 0.0), (0.0, 2.0), (1200.0, 2.0)])
+def test_resets_on_nan_are_told_at_the_end(trained: float, evaluated: float) -> None:
+    of = course({"": [1.0, 5.0, 9.0]}, {"": LEVEL})
+    of = of._replace(metrics={**of.metrics, "env/resets_on_nan": trained, "eval/resets_on_nan": evaluated})
+    told = [note.partition(" (")[0].partition(" were")[0] for note in notes(of) if "on NaN" in note]
+    while_training = [f"{trained:,.0f} resets on NaN while training"] if trained else []
+    assert told == while_training + (["2 resets on NaN while the 20 episodes of the evaluation"] if evaluated else [])
+
+
 def test_a_mask_that_leaves_no_choice_is_no_lack_of_exploration() -> None:
     masked = Spec((GroupSpec("agent", 1, Box(3), Discrete(2), masked=True),), 200)
     of = course({"": [5.0, 4.0, 5.0, 3.0]}, {"": LEVEL})

@@ -26,6 +26,7 @@ def train(folder: str, number: int, trusted: bool = False) -> int:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     (job.folder / f"attempt{attempts}").write_text(f"{cores} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
     (job.folder / "process").write_text(str(os.getpid()))
+    (job.folder / "blocked").write_text(" ".join(str(int(number)) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())))
     rundir.write_status(job.folder, {"state": "running", "attempts": attempts})
     if seed == DIES:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -5,6 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +15,7 @@ from tests.sweeps import fake_jobs
 from warprun.cli import sweeps
 from warprun.config.compose import compose
 from warprun.config.memory_estimate import most_on_gpu
+from warprun.runs import signals
 from warprun.sweeps import local, plan, table
 from warprun.sweeps.local import Pool
 
@@ -141,6 +145,29 @@ def test_jobs_of_the_cuda_simulator_have_processes_of_their_own(made):
         assert until(one, 1) == [job]
     processes = {(job.folder / "process").read_text() for job in made.jobs[:2]}
     assert len(processes) == 2
+
+
+@pytest.mark.skipif(not local.FORKS, reason="no jobs are forked here")
+def test_signals_of_a_terminal_reach_workers_but_not_the_server_that_forks_them(made):
+    """The server has them blocked from its first import on, so a Ctrl-C never ends it with a traceback."""
+    pool = Pool(made.folder, 1, {"cpu"}, fake_jobs.train, unasked)
+    pool.start(made.jobs[0])
+    worker = pool._slots[0].worker.process.pid
+    server = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
+    masks = dict(line.split(":\t") for line in Path(f"/proc/{server}/status").read_text().splitlines() if line.startswith("Sig"))
+    assert all(int(masks["SigBlk"], 16) >> (number - 1) & 1 for number in signals.SIGNALS)
+    assert until(pool, 1) and (made.jobs[0].folder / "blocked").read_text() == ""
+    pool.close()
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGINT])
+def test_a_server_that_is_gone_after_a_signal_is_no_error(made, monkeypatch, number):
+    pool = Pool(made.folder, 1, {"cpu"}, fake_jobs.train, unasked)
+    monkeypatch.setattr(pool, "_hired", Mock(side_effect=EOFError("unexpected EOF")))
+    monkeypatch.setattr(signals.requests, "number", number)
+    with nullcontext() if number else pytest.raises(EOFError):
+        pool.start(made.jobs[0])
+        assert pool.running == []
 
 
 def test_a_worker_that_is_killed_while_it_waits_is_replaced(made):

@@ -224,14 +224,14 @@ def _fits(value: object, default: object) -> bool:
 
 
 def check_requirements(agent: str, spec: Spec, without_mask: str = "") -> None:
-    """Raise UserError if the agent called `agent` cannot act for a group of an environment; the message names the agents that can.
+    """Raise UserError if the agent called `agent` cannot act for a group of an environment; the message names the agents that can for all.
 
     `without_mask` ends the message about a mask.
     """
     for group in spec.groups:
         why_not = _why_not(config_class(agent).requirements, group)
         if why_not:
-            able = [name for name in agent_names() if not _why_not(config_class(name).requirements, group)]
+            able = [name for name in agent_names() if not any(_why_not(config_class(name).requirements, each) for each in spec.groups)]
             ending = without_mask if group.masked and not config_class(agent).requirements.masks else ""
             raise UserError(f"agent={agent} {why_not}; agents that can: {', '.join(able)}{ending}")
 

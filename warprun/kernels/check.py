@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import dis
 import inspect
+import linecache
 import os
 import random
 import re
@@ -348,7 +349,13 @@ def explain(error: Exception, functions: Sequence[KernelFunction]) -> UserError:
     file, line = next(own, (functions[0].__code__.co_filename, functions[0].__code__.co_firstlineno))
     name = _function_at(functions, file, line)
     where = f"{file}:{line} in {name}" if name else f"{file}:{line}"
-    return UserError(f"{where} does not compile: {cause_of(text, functions)}")
+    return UserError(f"{where} does not compile: {cause_of(text, functions)}{_action_hint(text, linecache.getline(file, line))}")
+
+
+def _action_hint(text: str, code: str) -> str:
+    """Return what an action is, for an error about a tuple in a line that takes the whole action; empty for another one."""
+    whole = "Tuple(" in text and re.search(r"(?<![.\w])action\b(?!\s*[\[=])", code.partition("#")[0])
+    return "; action is a tuple of the numbers of a Box or MultiDiscrete, also of a single one: write action[0]" if whole else ""
 
 
 def _same_file(shown: str, file: str) -> bool:

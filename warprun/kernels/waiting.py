@@ -1,7 +1,8 @@
 """Long work in one moving line: what it is, how long it has taken, and how long it took last time.
 
 Work that may take long happens within `on`. The line stands on standard error; a live view that has the terminal shows it instead
-(`shown_by`). Where a line cannot move, as in the log of a job, there is one every LINE_S seconds.
+(`shown_by`). Where a line cannot move, as in the log of a job, there is one after
+FIRST_LINE_S seconds, and then one every LINE_S seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Show: TypeAlias = Callable[[str], None]
 PATIENCE_S = 1.0
 """A shorter wait has no line, and its time is not kept."""
 TICK_S = 0.25
+FIRST_LINE_S = 5.0
 LINE_S = 30.0
 _views: list[Show] = []
 _busy = threading.Lock()
@@ -70,7 +72,9 @@ def _tell(what: str, before: float | None, began: float, done: threading.Event) 
     view = _views[-1] if _views else None
     moves = view is not None or (sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"))
     last = "" if before is None else f" ({before:.0f} s last time)"
-    while not done.wait(TICK_S if moves else LINE_S):
+    pause = TICK_S if moves else FIRST_LINE_S - PATIENCE_S
+    while not done.wait(pause):
+        pause = TICK_S if moves else LINE_S
         text = f"{what}: {time.monotonic() - began:.0f} s{last}"
         with suppress(OSError, ValueError):  # a full disk, or a stream that is closed
             if view:

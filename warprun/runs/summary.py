@@ -79,7 +79,7 @@ def summarize(course: Course) -> dict[str, float | str]:
     lines: dict[str, float | str] = {}
     if solved_at is not None and f"eval/{course.returns}" in metrics:
         doubt = ", less than two standard errors below the return" if course.reaches_bar and not course.solved else ""
-        lines["solved"] = f"{'yes' if course.solved else 'no'}: env.solved_at={solved_at:g}{doubt}"
+        lines["solved"] = f"{'yes' if course.solved else 'no'}: env.solved_at={solved_at:g}{doubt}{_reached_before(course)}"
     for tag in (t for t in metrics if t.startswith("eval/") and t.endswith("return") and t != "eval/best_return"):
         lines[tag] = f"{measured(metrics[tag], metrics.get(f'{tag}_stderr'))} ({metrics['eval/episodes']:,.0f} fresh episodes)"
     if "eval/best_return" in metrics:
@@ -138,8 +138,27 @@ def measured(mean: float, error: float | None) -> str:
     return f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
+def _reached_before(course: Course) -> str:
+    """Return that the best checkpoint reaches `env.solved_at` where the last policy does not, if the same episodes show it."""
+    bar, more = course.config.env.solved_at, course.paired.more(course.group) if course.paired else None
+    if bar is None or course.reaches_bar or not course.paired or not more or more.mean < 0.0:
+        return ""
+    best = course.paired.gain(course.group).best
+    return f" (the last policy; the best checkpoint has {measured(*best)})" if best.mean >= bar else ""
+
+
 def _on_evaluations(course: Course) -> Iterator[str]:
     metrics = course.metrics
+    if metrics.get("env/resets_on_nan"):
+        yield (
+            f"{metrics['env/resets_on_nan']:,.0f} resets on NaN while training (env.on_nan=reset): the episodes that they ended count"
+            " neither in train/return nor in train/episodes"
+        )
+    if metrics.get("eval/resets_on_nan"):
+        yield (
+            f"{metrics['eval/resets_on_nan']:,.0f} resets on NaN while the {metrics['eval/episodes']:,.0f} episodes of the evaluation were"
+            " played (env.on_nan=reset): the return of an episode counts up to its first reset"
+        )
     if metrics.get("eval/unfinished"):
         yield (
             f"{metrics['eval/unfinished']:.0f} of {metrics['eval/episodes']:.0f} episodes were cut after eval.max_steps steps:"

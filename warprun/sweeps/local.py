@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -122,9 +122,19 @@ CONTEXT = multiprocessing.get_context("forkserver") if FORKS else multiprocessin
 
 def prepare() -> None:
     """Start the server that forks workers: it imports what they need while this process goes on."""
+    CONTEXT.set_forkserver_preload([PRELOADED])
+    _start_server()
+
+
+def _start_server() -> None:
+    """Start the server that forks workers unless it runs. It blocks signals from its start on; workers unblock them."""
     if FORKS:
-        CONTEXT.set_forkserver_preload([PRELOADED])
-        forkserver.ensure_running()
+        resource_tracker.ensure_running()  # the server starts it otherwise, and that unblocks signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass
@@ -246,11 +256,17 @@ class Pool:
                 slot.worker.jobs.send(job.number)
                 return
             _end(slot)
-        slot.worker = self._hired(slot)
-        slot.worker.jobs.send(job.number)
+        try:
+            slot.worker = self._hired(slot)
+            slot.worker.jobs.send(job.number)
+        except EOFError:  # the server that forks workers was killed
+            if signals.requests.number is None:
+                raise
+            slot.job = None
 
     def _hired(self, slot: _Slot) -> _Worker:
         """Return a new worker for a slot."""
+        _start_server()
         jobs, its_jobs = CONTEXT.Pipe()
         its_orders, orders = CONTEXT.Pipe(duplex=False)
         process = CONTEXT.Process(target=_work, args=(self._train, self._folder, slot.cores, slot.gpu, its_jobs, its_orders))
@@ -336,6 +352,7 @@ def share_cores(count: int) -> list[list[int]]:
 def _work(train: Train, folder: str, cores: list[int], gpu: str | None, jobs: Connection, orders: Connection) -> None:
     """Train the jobs that come, until no more do or one does not end well, and end this process, which is that of a worker."""
     signals.watch()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)  # which the server that forked this process blocks
     threading.Thread(target=_obey, args=(orders,), name="warprun-orders", daemon=True).start()
     if cores:
         os.sched_setaffinity(0, cores)

@@ -50,7 +50,7 @@ def test_shares_are_those_of_one_record():
     assert progress.shares == {"rollout": 0.5, "update": 0.49}
     progress.update(Row(3, 9.0, {"perf/env_steps_per_s": 12.0}))
     assert progress.shares == {"rollout": 0.5, "update": 0.49}
-    assert "rollout=50% update=49%" in line(progress) and "eval=7.000" in line(progress) and "75" not in line(progress)
+    assert "rollout_time=50% update_time=49%" in line(progress) and "eval=7.000" in line(progress) and "75" not in line(progress)
 
 
 def test_learners_and_actors_have_a_line_each():
@@ -78,9 +78,10 @@ def test_a_line_is_words_of_key_and_value():
     progress = Progress({"total_steps": 1e7})
     progress.update(Row(1_000_000, 3.0, {"train/return": 10.0, "perf/env_steps_per_s": 1e6}))
     values = {"train/return": 195.3321, "train/episode_length": math.nan, "eval/return": 487.0, "perf/env_steps_per_s": 1.234567e6}
-    progress.update(Row(4_300_000, 31.0, values | {"perf/rollout_share": 0.62, "perf/update_share": 0.38}))
+    progress.update(Row(4_300_000, 31.0, values | {"perf/rollout_share": 0.6, "perf/update_share": 0.38, "perf/eval_share": 0.02}))
     assert line(progress) == (
-        "wall=31s env_steps=4.30M done=43% env_steps/s=1.23M return=195.3 eval=487.0 length=nan rollout=62% update=38% left=48s"
+        "wall=31s env_steps=4.30M done=43% env_steps/s=1.23M return=195.3 eval=487.0 length=nan"
+        " rollout_time=60% update_time=38% eval_time=2% left=48s"
     )
 
 

@@ -278,7 +278,7 @@ def line(progress: Progress) -> str:
         part = f"{group}." if group else ""
         outcome = {"return": train_return, "eval": eval_return, "length": length}
         words |= {f"{part}{key}": number(value) for key, value in outcome.items() if value is not None}
-    words |= {part: f"{share:.0%}" for part, share in progress.shares.items()}
+    words |= {f"{part}_time": f"{share:.0%}" for part, share in progress.shares.items()}
     if progress.left_s is not None:
         words["left"] = duration(progress.left_s)
     return " ".join(f"{key}={value.replace(' ', '')}" for key, value in words.items())
