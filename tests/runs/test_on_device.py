@@ -15,7 +15,7 @@ from warprun.environment import Environment
 from warprun.runs.build import SINGLE, Setup, make_agent, make_training_simulator
 from warprun.simulation.device import Device
 
-pytest.importorskip("numba_cuda", reason="the extra ptx has what writes CUDA kernels")
+pytestmark = pytest.mark.ptx
 
 SMALL = ["tuned=none", "device=cpu", "engine.compare=false", "n_envs=8", "agent.horizon=4"]
 OFF = ["agent.learning_starts=40", "agent.batch_size=8", "agent.utd_ratio=0.1", "agent.replay.prioritized=true"]
@@ -49,6 +49,7 @@ def test_an_iteration_does_not_involve_the_host(case: str, monkeypatch: pytest.M
     for module in ("gradient", "optimizer", "returns", "statistics"):
         monkeypatch.setattr(f"{learner}.{module}.launch", lambda *given: None)
         monkeypatch.setattr(f"{learner}.{module}.on_device", lambda value: value)
+        monkeypatch.setattr(f"{learner}.{module}.want", lambda *given: None)
     monkeypatch.setattr(f"{learner}.gradient.multiprocessors", lambda device: 4)
     monkeypatch.setattr("warprun.simulation.cuda.on_device", lambda value: value)
     for place in ("simulation.cuda.Launcher", "simulation.kernel_engine.Arriving"):
