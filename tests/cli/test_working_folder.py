@@ -85,7 +85,7 @@ def test_streams_that_are_closed_or_full(tmp_path, streams, codes):
         (f"name={'a' * 101}", "usable as a folder name"),
         ("name=.", "must be usable as a folder name"),
         ("name=Zürich", "put the value in quotes"),
-        ("name=a\0b", "has a control character"),
+        ("name=a\0b", "an argument cannot have a zero byte"),
         ("name=\udc80", "has a control character or one that is no text"),
         ("agent.groups=" + "[" * 50 + "]" * 50, "is nested too deeply"),
         ("seed=" + "9" * 400, "has a number of more than 40 digits"),
