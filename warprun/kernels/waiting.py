@@ -1,8 +1,7 @@
 """Long work in one moving line: what it is, how long it has taken, and how long it took last time.
 
 Work that may take long happens within `on`. The line stands on standard error; a live view that has the terminal shows it instead
-(`shown_by`). Where a line cannot move, as in the log of a job, there is one after
-FIRST_LINE_S seconds, and then one every LINE_S seconds.
+(`shown_by`). Where a line cannot move, as in the log of a job, there is one after FIRST_LINE_S seconds, and then one every LINE_S seconds.
 """
 
 from __future__ import annotations
