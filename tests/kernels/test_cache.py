@@ -297,7 +297,6 @@ NUMBERS = count()
 @pytest.fixture
 def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
-    ahead.dismiss()  # what other tests have wanted
 
 
 def module_of(change: Callable[[np.float32], np.float32]) -> ModuleType:
@@ -325,6 +324,15 @@ def test_another_process_compiles(empty_cache: None) -> None:
     np.testing.assert_allclose(result(module), np.sqrt([0.5, 2.0]), rtol=1e-4)
     assert sum(module.kernel.stats.cache_hits.values()) == 1 and not module.kernel.stats.cache_misses
     assert asked(module) == 0  # it is there
+
+
+def test_nothing_is_awaited_of_a_kernel_that_another_process_has_compiled(empty_cache: None) -> None:
+    module = module_of(math.sqrt)
+    assert asked(module) == 1
+    (wait,) = cache.awaited.values()
+    wait()
+    result(module)
+    assert not cache.awaited
 
 
 def test_this_process_compiles_what_another_one_cannot(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import sys
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
@@ -341,10 +342,9 @@ def _compile_once(kernel: Dispatcher, files: KernelFiles, owner: str) -> None:
 
     def compile_alone(signature: tuple[Type, ...]) -> object:
         key = kernel._cache._index_key(signature, kernel.targetctx.codegen())
-        if files.path(key).exists():
-            return compile_here(signature)
+        told = nullcontext() if files.path(key).exists() else waiting.on(f"compiling {kernel.py_func.__name__}", owner)
         # A thread that waits holds the lock of Numba, which one that compiles could need.
-        with global_compiler_lock, waiting.on(f"compiling {kernel.py_func.__name__}", owner), files.alone(key):
+        with global_compiler_lock, told, files.alone(key):
             return compile_here(signature)
 
     kernel.compile = compile_alone
