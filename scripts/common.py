@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from warprun.config.compose import compose
+from warprun.config.schema import Config
 from warprun.report.style import drawing, finish
 from warprun.runs import rundir
 from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
@@ -191,7 +192,17 @@ class Training:
 
     def __init__(self, *overrides: str) -> None:
         """Build them from the settings of a run."""
-        self.config = compose(overrides)
+        self._build(compose(overrides))
+
+    @classmethod
+    def of(cls, config: Config) -> Training:
+        """Build them from a config."""
+        training = cls.__new__(cls)
+        training._build(config)
+        return training
+
+    def _build(self, config: Config) -> None:
+        self.config = config
         self.setup = set_up(self.config)
         self.agent = make_agent(self.setup)
         self.simulator = make_training_simulator(self.setup, self.agent)

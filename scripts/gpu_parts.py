@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
@@ -41,6 +41,7 @@ BENCH: dict[str, tuple[str, tuple[int, ...]]] = {
     "Acrobot, A2C 64-64": (f"env=acrobot agent=a2c {HIDDEN}", (10, 100, 1_000, 10_000)),
     "catalysis, A2C": ("env=catalysis agent=a2c", (2_000,)),
     "COVID-19, PPO": ("experiment=covid_published agent.epochs=1", (60, 1_000)),
+    "PPO 4 x 4, LSTM": (f"env=cartpole {PPO} agent.network.type=lstm agent.network.units=[64]", (1_024, 10_000)),
 }
 """Work -> settings, and numbers of environments."""
 FROM_REPLAY = "tuned=none agent.utd_ratio=0.25 agent.learning_starts=1024"
@@ -49,8 +50,9 @@ STEADY: dict[str, tuple[str, tuple[int, ...]]] = {
     "TD3": (f"env=pendulum agent=td3 {FROM_REPLAY}", (64,)),
     "DQN": (f"env=cartpole agent=dqn {FROM_REPLAY}", (64,)),
     "DQN, LSTM": (f"env=cartpole agent=dqn {FROM_REPLAY} agent.network=lstm agent.replay.sequence=10 agent.replay.burn_in=4", (64,)),
-    "PPO, LSTM": (f"env=cartpole {PPO} agent.network=lstm", (1_024,)),
 }
+CURVES = {env: (f"experiment=warpsci_{env}", (10, 100, 1_000, 10_000)) for env in ("cartpole", "acrobot")}
+"""WarpSci's figures 2b and 2c."""
 LATE = "tuned=none n_envs=1024 agent.utd_ratio=0.0625"
 TRAININGS = {
     "cartpole a2c": "env=cartpole agent=a2c n_envs=10000",
@@ -62,8 +64,8 @@ TRAININGS = {
     "catalysis ppo": "env=catalysis agent=ppo n_envs=1000",
     "covid ppo": "env=covid agent=ppo n_envs=100",
 }
-PROFILED = (10_000, 1_000_000)
-"""Environments of the iterations of A2C 64-64 that are profiled."""
+PROFILED = {"A2C 64-64": (BENCH["A2C 64-64"][0], (10_000, 1_000_000))}
+"""Iterations whose kernels are measured, and read by Nsight Compute."""
 COUNTED = 3
 """Kernels that Nsight Compute reads, the largest ones of an iteration."""
 COUNTERS = {
@@ -92,6 +94,8 @@ class Ran(NamedTuple):
     why: str
     """Why it is not good."""
     begun: bool = True
+    stopped: bool = False
+    """Whether its time was over."""
 
     @property
     def rows(self) -> list[Row]:
@@ -117,8 +121,11 @@ class Found:
 
     def rows(self, name: str, ran: Ran) -> list[Row]:
         """Return what a command has found before it ended, in whichever way, and keep how it has; it says itself what it has left out."""
-        self.take(name, ran)
-        self.cut.update((name, row["cut"]) for row in ran.rows if "cut" in row)
+        if ran.stopped and ran.rows:
+            self.cut[name] = ran.why
+        else:
+            self.take(name, ran)
+        self.cut.update((row.get("work", name), row["cut"]) for row in ran.rows if "cut" in row)
         return [row for row in ran.rows if "cut" not in row]
 
     @property
@@ -132,14 +139,14 @@ class Found:
 
 
 class Machine:
-    """Runs the commands of a check, and keeps what they print; `compiled`: what measurements may be made, with a rate to expect."""
+    """Runs the commands of a check, and keeps what they print; `compiled`: what may be measured."""
 
     def __init__(self, options: argparse.Namespace, work: Path, about: Row) -> None:
         self.options, self.work, self.about = options, work, about
         self.logs = work / "logs"
         self.logs.mkdir(exist_ok=True)
         self.ends = time.monotonic() + 60 * options.minutes
-        self.compiled: dict[str, float] = {}
+        self.compiled: set[str] = set()
         self.found: dict[str, Found] = {}
 
 
@@ -151,13 +158,15 @@ class Turn:
         now = time.monotonic()
         self.ends = now + share * max(machine.ends - now, 0.0)
 
-    def left(self, parts: float = 1.0) -> float:
-        """Return the seconds that are left for the first of so many parts."""
-        return (self.ends - time.monotonic()) / parts
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return self.ends - time.monotonic()
 
-    def until(self, parts: float = 1.0) -> str:
-        """Return when a process has to begin to end, in seconds since 1970, to be the first of so many parts."""
-        return f"{time.time() + self.left(parts) - STARTS_S / 2:.0f}"
+    def work(self, what: str, works: Mapping[str, tuple[str, Sequence[int]]]) -> list[str]:
+        """Return the command that works, and begins nothing that would not end in the time that is left."""
+        until = f"{time.time() + self.left() - STARTS_S / 4:.0f}"
+        given = {name: [" ".join(_given(self.machine, overrides)), sizes] for name, (overrides, sizes) in works.items()}
+        return [*WORK, what, until, json.dumps(given)]
 
     def run(self, name: str, arguments: Iterable[str], needs: float = 1.0, **variables: str) -> Ran:
         """Run a command with its children, for the time that is left, unless that is less than it needs."""
@@ -178,7 +187,7 @@ class Turn:
                 os.killpg(process.pid, 9)
                 process.wait()
         why = "" if code == 0 else f"did not end within {limit:.0f} s" if code is None else f"exit code {code}"
-        return Ran(code == 0, log.read_text(errors="replace"), time.monotonic() - began, why)
+        return Ran(code == 0, log.read_text(errors="replace"), time.monotonic() - began, why, stopped=code is None)
 
 
 def _given(machine: Machine, overrides: str) -> list[str]:
@@ -191,10 +200,9 @@ def _given(machine: Machine, overrides: str) -> list[str]:
 def compile_all(turn: Turn) -> Found:
     """Compile what the chosen parts measure, in as many processes as there are cores; what is not compiled is not measured."""
     machine, found = turn.machine, Found({})
-    works = {"profile": dict([*BENCH.items()][:1]), "bench": BENCH, "steady": STEADY}
     of_parts = [
-        {name: [*WORK, "compile", "inf", "0", str(sizes[0]), *_given(machine, given)] for name, (given, sizes) in works[part].items()}
-        for part in works
+        {name: turn.work("compile", {name: (given, sizes[:1])}) for name, (given, sizes) in works.items()}
+        for part, works in WORKS.items()
         if part in machine.options.part
     ]
     if "training" in machine.options.part:
@@ -211,13 +219,13 @@ def compile_all(turn: Turn) -> Found:
         }
         for name, run in runs.items():
             ran = run.result()
-            if ran.why.startswith("did not end"):
+            if ran.stopped:
                 found.cut[name] = "not compiled in time"
                 continue
-            rates = [row["training_steps_per_s"] for row in found.rows(name, ran)]
+            found.rows(name, ran)
             if ran.good and name not in found.cut:
                 found.data[name] = round(ran.seconds, 1)
-                machine.compiled[name] = rates[0] if rates else 0.0
+                machine.compiled.add(name)
     found.texts.insert(0, "\n".join(f"- {name}: {seconds} s" for name, seconds in found.data.items()))
     return found
 
@@ -228,8 +236,8 @@ def tests(turn: Turn) -> Found:
         found = Found()
         found.texts.append("they need a GPU")
         return found
-    several = ["-n", str(max(2, turn.machine.about["cores"] // 4))] if importlib.util.find_spec("xdist") else []
-    ran = turn.run("tests", [PYTHON, "-m", "pytest", "-v", "-rfE", "-p", "no:cacheprovider", *several, *TESTS])
+    several = ["-n", str(max(2, turn.machine.about["cores"] // 2))] if importlib.util.find_spec("xdist") else []
+    ran = turn.run("tests", [PYTHON, "-m", "pytest", "-vv", "-rfE", "-p", "no:cacheprovider", *several, *TESTS])
     words = ("PASSED", "FAILED", "ERROR", "SKIPPED")
     counts = {word.lower(): len(re.findall(rf"\b{word}\b.*::|::.* {word}\b", ran.output)) for word in words}
     found = Found({**counts, "seconds": round(ran.seconds)})
@@ -268,53 +276,59 @@ def _chosen(turn: Turn, found: Found, names: Iterable[str]) -> list[str]:
 
 
 def training(turn: Turn) -> Found:
-    """Train for a short time: whether runs begin, learn and end."""
+    """Train for a short time, some runs beside each other: whether runs begin, learn and end."""
     found, machine = Found({}), turn.machine
     names = _chosen(turn, found, TRAININGS)
-    for number, name in enumerate(names):
-        seconds = min(RUN_S, max(1.0, turn.left(len(names) - number) - STARTS_S))
-        ran = turn.run(name, _training(machine, name, seconds, "eval.final_episodes=100", "runs"), STARTS_S + seconds)
-        if found.take(name, ran):
+    together = max(machine.about["cores"] // 2, 1)
+    seconds = min(RUN_S, max(1.0, turn.left() * together / max(len(names), together) - STARTS_S))
+    with ThreadPoolExecutor(together) as pool:
+        runs = {
+            name: pool.submit(turn.run, name, _training(machine, name, seconds, "eval.final_episodes=100", "runs"), seconds)
+            for name in names
+        }
+    for name, run in runs.items():
+        if found.take(name, run.result()):
             status = json.loads((machine.work / "runs" / name.replace(" ", "_") / "status.json").read_text())
             found.data[name] = {key: status.get(key) for key in ("state", "eval", "env_steps", "wall_s")}
     found.texts.insert(0, _tables().trainings(found.data))
     return found
 
 
-def _measure(turn: Turn, works: Mapping[str, tuple[str, tuple[int, ...]]]) -> Found:
-    """Measure works, each in a process that ends by itself before its time is over; what it has found so far counts if it does not."""
-    found = Found([])
-    names = _chosen(turn, found, works)
-    for number, name in enumerate(names):
-        (given, sizes), rest = works[name], sum(len(works[later][1]) for later in names[number:])
-        command = [*WORK, "bench", turn.until(rest / len(sizes)), f"{turn.machine.compiled[name]:.0f}", ",".join(map(str, sizes))]
-        ran = turn.run(name, [*command, *_given(turn.machine, given)], STARTS_S)
-        found.data += [{"work": name, **row} for row in found.rows(name, ran)]
+def _measure(turn: Turn, part: str, what: str = "bench") -> Found:
+    """Measure the works of a part in a process; what it has found counts if it does not end in time."""
+    found, works = Found([]), WORKS[part]
+    if names := _chosen(turn, found, works):
+        ran = turn.run(part, turn.work(what, {name: works[name] for name in names}), STARTS_S)
+        order = list(works)
+        found.data = sorted(found.rows(part, ran), key=lambda row: (order.index(row["work"]), row["n_envs"]))
     return found
 
 
 def bench(turn: Turn) -> Found:
     """Measure throughput by number of environments."""
-    found = _measure(turn, BENCH)
+    found = _measure(turn, "bench")
     found.texts.insert(0, _tables().throughput(found.data))
     return found
 
 
 def steady(turn: Turn) -> Found:
     """Measure gradient steps of agents that learn from replay, and with memory, after their warm-up."""
-    found = _measure(turn, STEADY)
+    found = _measure(turn, "steady")
     found.texts.insert(0, _tables().gradient_steps(found.data))
     return found
 
 
 def profile(turn: Turn) -> Found:
     """Find the time of every kernel of an iteration, and the most memory."""
-    found, (work,) = Found([]), (list(BENCH)[:1])
-    for _ in _chosen(turn, found, [work]):
-        sizes = ",".join(map(str, PROFILED))
-        command = [*WORK, "profile", turn.until(), f"{turn.machine.compiled[work]:.0f}", sizes, *_given(turn.machine, BENCH[work][0])]
-        found.data = found.rows("profile", turn.run("profile", command, STARTS_S))
-        found.texts[:0] = [f"{row['n_envs']:,} environments, {row['plan']}\n\n{_tables().iteration(row)}" for row in found.data]
+    found = _measure(turn, "profile", "profile")
+    found.texts[:0] = [f"{row['n_envs']:,} environments, {row['plan']}\n\n{_tables().iteration(row)}" for row in found.data]
+    return found
+
+
+def curves(turn: Turn) -> Found:
+    """Measure the time of training to a solved evaluation, by number of environments."""
+    found = _measure(turn, "curves", "curves")
+    found.texts.insert(0, _tables().times(found.data))
     return found
 
 
@@ -328,7 +342,7 @@ def ncu(turn: Turn) -> Found:
     for kernel in own[:COUNTED]:
         sections = [part for name in ("SpeedOfLight", "Occupancy", "LaunchStats") for part in ("--section", name)]
         which = ["--kernel-name", f"regex:^{kernel.rpartition(' ')[2]}", "--launch-skip", "3", "--launch-count", "1"]
-        work = [*WORK, "iterate", "0", "0", str(profiled.data[-1]["n_envs"]), *_given(turn.machine, BENCH["A2C 64-64"][0])]
+        work = turn.work("iterate", {name: (given, [profiled.data[-1]["n_envs"]]) for name, (given, _) in PROFILED.items()})
         ran = turn.run(f"ncu {kernel}", [tool, "--csv", *sections, *which, *work], STARTS_S)
         values = _counters(ran.output)
         if values:
@@ -355,12 +369,13 @@ def _counters(output: str) -> Row:
 def peers(turn: Turn) -> Found:
     """Measure learners in JAX on the same device, if JAX is installed."""
     found = Found([])
-    missing = [name for name in ("jax", "optax", "gymnax") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("jax", "optax", "gymnax", "gymnasium", "six") if importlib.util.find_spec(name) is None]
     if missing:
-        found.texts.append(f"not installed: {', '.join(missing)} (jax[cuda12] or jax[cuda13], optax, gymnax)")
+        found.texts.append(f"not installed: {', '.join(missing)} (jax[cuda12] or jax[cuda13], optax, gymnax, gymnasium, six)")
         return found
     platform = {"JAX_PLATFORMS": "cpu"} if turn.machine.options.device == "cpu" else {}
-    command = [PYTHON, "scripts/bench/peer_gpu.py", turn.machine.options.device, turn.until()]
+    until = f"{time.time() + turn.left() - STARTS_S / 4:.0f}"
+    command = [PYTHON, "scripts/bench/peer_gpu.py", turn.machine.options.device, until]
     ran = turn.run("peers", command, STARTS_S, XLA_PYTHON_CLIENT_PREALLOCATE="false", **platform)
     found.data = found.rows("peers", ran)
     benched = turn.machine.found.get("bench")
@@ -376,14 +391,17 @@ class Part(NamedTuple):
     """That it may take, of ten minutes."""
 
 
-BESIDE = {"compile": Part(compile_all, 300), "tests": Part(tests, 300)}
+WORKS = {"bench": BENCH, "steady": STEADY, "profile": PROFILED, "curves": CURVES}
+"""Part -> what it measures."""
+BESIDE = {"compile": Part(compile_all, 150), "tests": Part(tests, 150)}
 """Parts that run at the same time, before the others; the first one always. What they do not need the others have."""
 ALONE = {
-    "versions": Part(versions, 10),
-    "training": Part(training, 130),
-    "bench": Part(bench, 150),
-    "steady": Part(steady, 65),
-    "profile": Part(profile, 25),
+    "versions": Part(versions, 5),
+    "training": Part(training, 40),
+    "bench": Part(bench, 170),
+    "steady": Part(steady, 55),
+    "profile": Part(profile, 30),
+    "curves": Part(curves, 45),
     "ncu": Part(ncu, 40),
-    "peers": Part(peers, 60),
+    "peers": Part(peers, 65),
 }

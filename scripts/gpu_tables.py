@@ -78,6 +78,19 @@ def gradient_steps(rows: Iterable[Mapping[str, Any]]) -> str:
     return table(("work", "environments", "gradient steps/s", "million environment steps/s"), cells)
 
 
+def times(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the table of the time to a solved evaluation: the median of its seeds, and their range."""
+    cells = []
+    for row in rows:
+        solved = sorted((s, steps) for s, steps in zip(row["s"], row["env_steps"], strict=True) if s is not None)
+        shown = ("", "")
+        if solved:
+            (least, _), (middle, steps), (most, _) = solved[0], solved[len(solved) // 2], solved[-1]
+            shown = (f"{middle:.3g} ({least:.3g} to {most:.3g})", f"{steps:,}")
+        cells.append((row["work"], f"{row['n_envs']:,}", *shown, f"{len(solved)} of {len(row['s'])}"))
+    return table(("environment", "environments", "s of training to solve it", "env steps", "seeds that solve it"), cells)
+
+
 def trainings(runs: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table of runs: how each ended, after which time."""
     cells = []
@@ -169,6 +182,7 @@ def places(reports: Mapping[str, Report]) -> Iterator[tuple[Path, str, str]]:
         ("gpu steps", "steady", lambda each: gradient_steps(found(each, "steady"))),
         ("gpu trainings", "training", lambda each: trainings(found(each, "training"))),
         ("gpu iteration", "profile", lambda each: iteration(found(each, "profile")[0])),
+        ("gpu times", "curves", lambda each: times(found(each, "curves"))),
         ("gpu counters", "ncu", lambda each: counters(found(each, "ncu"))),
     ):
         yield PAGE, mark, "".join(titled(each, write(each)) for each in every if found(each, part))

@@ -1,24 +1,30 @@
 """Measure some work on a device, for scripts/gpu_check.py: a process prints a line of JSON for everything that it finds.
 
-    python scripts/gpu_work.py compile|bench|profile|iterate UNTIL STEPS_PER_S SIZES KEY=VALUE ...
+    python scripts/gpu_work.py compile|bench|profile|curves|iterate UNTIL WORKS
 
-SIZES are numbers of environments, such as 1000,10000. What would not end before UNTIL (seconds since 1970) does not begin,
-and a line says so; STEPS_PER_S is a rate to expect of the first size, or 0.
+WORKS is JSON, {name: [overrides, numbers of environments]}. The small numbers of all works come first, so that each has
+something if time ends. What would not end before UNTIL (seconds since 1970) does not begin, and a
+line says so.
 
-- compile: all that `bench` needs, and the rate of training with the first size.
+- compile: all that `bench` needs.
 - bench: what `warprun bench` measures, and gradient steps per second.
 - profile: the kernels of an iteration, the time of an iteration and its memory.
+- curves: the seconds of training until an evaluation is solved, with several seeds.
 - iterate: a few iterations without CUDA graphs, for a profiler around this process.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import math
 import re
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -30,10 +36,13 @@ from warprun.config.schema import Config
 from warprun.errors import UserError
 from warprun.runs import bench as measuring
 from warprun.runs.build import threads
+from warprun.runs.evaluation import Evaluator
 
 Row = dict[str, Any]
-OF_BENCH, OF_PROFILE = 25, 35
-"""Iterations that a size takes, or a few more."""
+Works = Mapping[str, tuple[str, Sequence[int]]]
+"""Name -> overrides, and numbers of environments."""
+SEEDS, CURVE_S = 3, 3.0
+"""Curves with a number of environments, and the most seconds of training of each."""
 ITERATIONS, WARM_UP, SHOWN = 10, 5, 25
 KERNEL = re.compile(r"warprun_kernels_(\w+?)_[0-9a-f]{16}(?:::|\d+)([a-z_]+)")
 """Module and name of a kernel of warprun, as the profiler shows it."""
@@ -55,14 +64,42 @@ def measured(config: Config) -> Row:
 
 
 def compiled(config: Config) -> Row:
-    """Compile what a bench needs; return the rate of training."""
-    measuring.SECONDS, measuring.ROUNDS = 0.01, 3  # the first round compiles or captures, the median is another
+    """Compile what a bench needs; return the rate of training, which is no measurement."""
+    measuring.SECONDS, measuring.ROUNDS = 0.01, 1
     return {"training_steps_per_s": measured(config)["training_steps_per_s"]}
 
 
-def profiled(config: Config, overrides: Sequence[str]) -> Row:
+def curves(config: Config) -> Row:
+    """Return environment steps and seconds of training until an evaluation is solved, by seed; None if none is within CURVE_S.
+
+    Evaluations cost nothing and are spaced evenly in the logarithm of steps. The first iterations are captured: each counts
+    as the median of the others.
+    """
+    steps: list[int | None] = []
+    seconds: list[float | None] = []
+    for seed in range(SEEDS):
+        run = Training.of(replace(config, seed=seed))
+        times: list[float] = []
+        due, reached = 1.0, False
+        with closing(Evaluator(run.setup, run.agent, 100, 1000 + seed)) as evaluator:
+            while not reached and sum(times) < CURVE_S:
+                began = time.perf_counter()
+                run.iterate()
+                if run.setup.device.kind == "cuda":
+                    torch.cuda.synchronize()
+                times.append(time.perf_counter() - began)
+                if len(times) >= due:
+                    due *= 1.15
+                    (mean,) = evaluator.play(greedy=True).mean_return.values()
+                    reached = mean >= (run.config.env.solved_at or math.inf)
+        steps.append(len(times) * run.steps if reached else None)
+        seconds.append(len(times) * statistics.median(times[WARM_UP:] or times) if reached else None)
+    return {"env_steps": steps, "s": seconds}
+
+
+def profiled(config: Config) -> Row:
     """Return the kernels of an iteration with the most time, in µs, and the memory; on CPU the operations of torch."""
-    training = Training(*overrides, f"n_envs={config.n_envs}")
+    training = Training.of(config)
     cuda = training.setup.device.kind == "cuda"
 
     def iterate() -> float:
@@ -96,40 +133,37 @@ def short(name: str) -> str:
     return f"torch: {operation[1] if operation else name[:60]}"
 
 
-def sizes_in_time(
-    until: float, rate: float, sizes: Sequence[int], overrides: Sequence[str], iterations: int, find: Callable[[Config], Row]
-) -> Iterator[Row]:
-    """Yield what is found with each size, as long as the next one ends in time by the rate and the time of the former."""
-    spent = 0.0
-    for n_envs in sizes:
+def in_time(until: float, works: Works, find: Callable[[Config], Row]) -> Iterator[Row]:
+    """Yield what is found of each work and size: the next size of a work begins if there is as much time as the one before took."""
+    spent = dict.fromkeys(works, 0.0)
+    for n_envs, work in sorted((n_envs, work) for work, (_, sizes) in works.items() for n_envs in sizes):
+        if work not in spent:
+            continue
+        left_out, began = f"{n_envs:,} environments and more", time.time()
+        if began + spent[work] > until:
+            yield {"work": work, "cut": f"{left_out}: about {spent.pop(work):.0f} s, which are not left"}
+            continue
         try:
-            config = compose([*overrides, f"n_envs={n_envs}"])
+            config = compose([*works[work][0].split(), f"n_envs={n_envs}"])
         except UserError as error:  # such as too little memory
-            yield {"cut": f"{n_envs:,} environments and more: {error}"}
-            return
-        needs = spent + (iterations * n_envs * config.agent.horizon / rate if rate else 0.0)
-        if time.time() + needs > until:
-            yield {"cut": f"{n_envs:,} environments and more: about {needs:.0f} s, which are not left"}
-            return
-        began = time.time()
-        row = find(config)
-        rate, spent = row["training_steps_per_s"], time.time() - began
-        yield {"n_envs": n_envs} | row
+            del spent[work]
+            yield {"work": work, "cut": f"{left_out}: {error}"}
+            continue
+        yield {"work": work, "n_envs": n_envs} | find(config)
+        gc.collect()  # memory that the next one needs
+        spent[work] = time.time() - began
 
 
-def main(what: str, until: str, rate: str, sizes: str, *overrides: str) -> None:
-    """Print a line for every size."""
-    counts = [int(size) for size in sizes.split(",")]
+def main(what: str, until: str, given: str) -> None:
+    """Print a line for every work and size."""
+    works: Works = json.loads(given)
     if what == "iterate":
-        training = Training(*overrides, f"n_envs={counts[0]}", "engine.capture=false")
+        ((overrides, (n_envs,)),) = works.values()
+        training = Training(*overrides.split(), f"n_envs={n_envs}", "engine.capture=false")
         training.take(WARM_UP * training.steps)
         return
-    finds: dict[str, tuple[int, Callable[[Config], Row]]] = {
-        "compile": (0, compiled),
-        "bench": (OF_BENCH, measured),
-        "profile": (OF_PROFILE, lambda config: profiled(config, overrides)),
-    }
-    for row in sizes_in_time(float(until), float(rate), counts, overrides, *finds[what]):
+    finds = {"compile": compiled, "bench": measured, "profile": profiled, "curves": curves}
+    for row in in_time(float(until), works, finds[what]):
         print(json.dumps(row), flush=True)
 
 

@@ -2,7 +2,7 @@
 
     python scripts/bench/peer_gpu.py cuda|cpu UNTIL
 
-What would not end before UNTIL (seconds since 1970) does not begin, and a line says so. Needs jax, optax, gymnax and six."""
+What would not end before UNTIL (seconds since 1970) does not begin, and a line says so. Needs jax, optax, gymnax, gymnasium and six."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import peer_jax
+import peer_jax_memory
 import peer_population
 import peer_work as spec
 
@@ -23,7 +24,12 @@ SECONDS, ROUNDS = 0.3, 5
 PREPARES_S = 10.0
 """Seconds in which XLA compiles a learner."""
 AGENTS = 2_048
-WORKS = {"a2c-64": ("A2C 64-64", "training"), "rollout-64": ("A2C 64-64", "rollout"), "ppo-64": ("PPO 4 x 4, 64-64", "training")}
+WORKS = {
+    "a2c-64": ("A2C 64-64", "training"),
+    "rollout-64": ("A2C 64-64", "rollout"),
+    "ppo-64": ("PPO 4 x 4, 64-64", "training"),
+    "lstm-16": ("PPO 4 x 4, LSTM", "training"),
+}
 """Work -> its name in the table, and what it is."""
 SIZES = (10_000, 100_000, 1_000_000)
 POPULATION = "population"
@@ -33,13 +39,14 @@ def prepared(work: str, n_envs: int) -> spec.Iterate:
     """Return a compiled iteration."""
     if work == POPULATION:
         return peer_population.prepare(spec.POPULATION, GENERATOR, AGENTS, 1, (AGENTS,))[0]
-    return peer_jax.prepare(spec.WORKS[work], GENERATOR, n_envs, 1)[0]
+    library = peer_jax_memory if work.startswith("lstm") else peer_jax
+    return library.prepare(spec.WORKS[work], GENERATOR, n_envs, 1)[0]
 
 
 def rows(until: float) -> Iterator[dict[str, Any]]:
     """Yield what is measured, the small sizes of every work first, then a population."""
     rates: dict[str, float] = {}
-    works = [(work, n_envs, *shown) for n_envs in SIZES for work, shown in WORKS.items()]
+    works = [(work, n_envs, *shown) for n_envs in SIZES for work, shown in WORKS.items() if work != "lstm-16" or n_envs == SIZES[0]]
     for work, n_envs, name, kind in (
         *works,
         (POPULATION, AGENTS * spec.AGENT_ENVS, f"{AGENTS:,} agents, PPO 4 x 4, 64-64", "training"),

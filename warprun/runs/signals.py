@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from warprun.screen import MOVING
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 GRACE_S = 1.5
 """Longest time that a process takes to end after a signal that does not wait for a boundary."""
@@ -99,6 +101,7 @@ class StopRequests:
             sys.stdout.flush()
             if sys.stdout.isatty():
                 print("\x1b[?25h", end="", flush=True)  # the cursor, which the live view hides
+        MOVING.acquire(timeout=GRACE_S)  # for good
         with suppress(Exception):
             # Not `sys.stderr`: the main thread may collect there what Hydra prints.
             stream = sys.__stderr__ or sys.stderr
