@@ -28,7 +28,7 @@ from warprun.__main__ import main
 main()
 """
 COMMAND = ["env=cartpole", "--cfg", "job"]
-LIGHT = {"warprun", "warprun.__main__", "warprun.cli", "warprun.cli.streams", "warprun.runs", "warprun.runs.signals", "warprun.screen"}
+LIGHT = {"warprun", "warprun.__main__", "warprun.cli", "warprun.cli.streams", "warprun.runs", "warprun.runs.signals"}
 """What is imported before signals are watched, beside the standard library."""
 
 

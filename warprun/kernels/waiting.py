@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from warprun.kernels.cache import cache_root, module_name, replace
-from warprun.screen import MOVING
 
 Show: TypeAlias = Callable[[str], None]
 """Shows a text in the place of the last one; removes it if the text is empty."""
@@ -76,14 +75,14 @@ def _tell(what: str, before: float | None, began: float, done: threading.Event) 
     while not done.wait(pause):
         pause = TICK_S if moves else LINE_S
         text = f"{what}: {time.monotonic() - began:.0f} s{last}"
-        with suppress(OSError, ValueError), MOVING:  # a full disk, or a stream that is closed
+        with suppress(OSError, ValueError):  # a full disk, or a stream that is closed
             if view:
                 view(text)
             elif moves:
                 print(f"\r{text[: shutil.get_terminal_size().columns - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
             else:
                 print(text, file=sys.stderr, flush=True)
-    with suppress(OSError, ValueError), MOVING:
+    with suppress(OSError, ValueError):
         if view:
             view("")
         elif moves:

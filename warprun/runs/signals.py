@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from warprun.screen import MOVING
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 GRACE_S = 1.5
 """Longest time that a process takes to end after a signal that does not wait for a boundary."""
@@ -101,12 +99,15 @@ class StopRequests:
             sys.stdout.flush()
             if sys.stdout.isatty():
                 print("\x1b[?25h", end="", flush=True)  # the cursor, which the live view hides
-        MOVING.acquire(timeout=GRACE_S)  # for good
         with suppress(Exception):
             # Not `sys.stderr`: the main thread may collect there what Hydra prints.
             stream = sys.__stderr__ or sys.stderr
             moving = "\r\x1b[K" if stream.isatty() else ""  # the line of `kernels.waiting`
-            print(f"{moving}warprun: error: {explain(number)}", file=stream, flush=True)
+            stream.flush()
+            # Other threads go on until the process has ended: what they write must not follow the last words.
+            screen, nowhere = os.dup(stream.fileno()), os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.write(screen, f"{moving}warprun: error: {explain(number)}\n".encode(stream.encoding, "replace"))
         deadline.cancel()
         requeue(number)
         os._exit(code)
