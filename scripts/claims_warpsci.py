@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -56,11 +57,11 @@ def rate(published: float, work: str, n_envs: int, name: str, *keys: str) -> Cal
     def answer(raw: Raw) -> Found:
         found, decided = of_rounds(raw, name, *keys), UNTESTABLE
         cells = [f"{found.scaled(1e-6 if name == 'covid_speed' else 1.0).text('.4g')} million steps/s, two cores"] if found else []
-        for card, report in raw.get("gpu", {}).items():
-            if (median := gpu_tables.rate(report, work, n_envs)) is None:
+        for gpu, card in raw.get("gpu", {}).items():
+            if (median := gpu_tables.rate(card, work, n_envs)) is None:
                 continue
-            own = gpu_tables.rounds(report, work, n_envs)
-            cells.append(f"{own.text('.4g') if own else f'{median:.4g}'} million steps/s, {card}{'' if own else FEW_ROUNDS}")
+            own = gpu_tables.rounds(card, work, n_envs)
+            cells.append(f"{own.text('.4g') if own else f'{median:.4g}'} million steps/s, {gpu}{'' if own else FEW_ROUNDS}")
             decided = IN_KIND if own and own.low > published else NOT_YET if decided == UNTESTABLE and not own else decided
         return Found("; ".join(cells) or "–", decided)
 
@@ -74,14 +75,14 @@ def growth(raw: Raw) -> Found:
         keys = [(f"{env} a2c {size}", "training") for size in (10_000, 10)]
         found = ratios(raw, "throughput", *keys)
         cells += [f"{env} {found.text('.2f')} x on two cores"] if found else []
-        for card, report in raw.get("gpu", {}).items():
-            medians = {size: gpu_tables.rate(report, work, size) for size in GROWING}
+        for gpu, card in raw.get("gpu", {}).items():
+            medians = {size: gpu_tables.rate(card, work, size) for size in GROWING}
             known = [f"{size:,}: {median:.3g}" for size, median in medians.items() if median]
             if len(known) < len(GROWING):
                 continue
-            own = [each for size in GROWING if (each := gpu_tables.rounds(report, work, size))]
+            own = [each for size in GROWING if (each := gpu_tables.rounds(card, work, size))]
             shown = "; ".join(known)
-            cells.append(f"{env}, {card}: {shown} million steps/s{'' if len(own) == len(GROWING) else FEW_ROUNDS}")
+            cells.append(f"{env}, {gpu}: {shown} million steps/s{'' if len(own) == len(GROWING) else FEW_ROUNDS}")
             grows = len(own) == len(GROWING) and all(fewer.high < more.low for fewer, more in pairwise(own))
             verdicts.append(verdict(grows, False) if len(own) == len(GROWING) else NOT_YET)
     best = next((each for each in (IN_KIND, UNDECIDED, NOT_YET) if each in verdicts), UNTESTABLE)
@@ -106,7 +107,11 @@ def sooner(env: str) -> Callable[[Raw], Found]:
         if len(found) < 4:
             return Found("–", NOT_YET)
         pairs = list(zip(found.values(), list(found.values())[1:], strict=False))
-        number = "; ".join(f"{size:,}: {own.text('.3g')} s" for size, own in found.items())
+        number = "; ".join(f"{size:,}: {own.text('.3g')} s" for size, own in found.items()) + ", two cores"
+        for gpu, card in raw.get("gpu", {}).items():
+            rows = [row for row in gpu_tables.found(card, "curves") if row["work"] == env and None not in row["s"]]
+            medians = "; ".join(f"{row['n_envs']:,}: {statistics.median(row['s']):.3g} s" for row in rows)
+            number += f"; {medians}, {gpu} (three seeds)" if medians else ""
         if all(more.high < fewer.low for fewer, more in pairs):
             return Found(number, IN_KIND)
         return Found(number, CONTRADICTED if any(more.low > fewer.high for fewer, more in pairs) else UNDECIDED)

@@ -75,7 +75,8 @@ COUNTERS = {
     "compute": "Compute (SM) Throughput",
     "memory": "Memory Throughput",
 }
-TESTS = ["tests/simulation/test_gpu.py", "tests/learning/cuda/test_gpu.py", "-m", "gpu and not long"]
+TESTS = ["tests/learning/cuda/test_gpu.py", "tests/simulation/test_gpu.py", "-m", "gpu and not long"]
+"""Learning first, trajectories of all environments last: what had no time is the least likely to fail."""
 Row = dict[str, Any]
 
 
@@ -236,7 +237,7 @@ def tests(turn: Turn) -> Found:
         found = Found()
         found.texts.append("they need a GPU")
         return found
-    several = ["-n", str(max(2, turn.machine.about["cores"] // 2))] if importlib.util.find_spec("xdist") else []
+    several = ["-n", str(max(2, turn.machine.about["cores"] // 4))] if importlib.util.find_spec("xdist") else []
     ran = turn.run("tests", [PYTHON, "-m", "pytest", "-vv", "-rfE", "-p", "no:cacheprovider", *several, *TESTS])
     words = ("PASSED", "FAILED", "ERROR", "SKIPPED")
     counts = {word.lower(): len(re.findall(rf"\b{word}\b.*::|::.* {word}\b", ran.output)) for word in words}
@@ -277,7 +278,7 @@ def _chosen(turn: Turn, found: Found, names: Iterable[str]) -> list[str]:
 
 def training(turn: Turn) -> Found:
     """Train for a short time, some runs beside each other: whether runs begin, learn and end."""
-    found, machine = Found({}), turn.machine
+    found, machine = Found([]), turn.machine
     names = _chosen(turn, found, TRAININGS)
     together = max(machine.about["cores"] // 2, 1)
     seconds = min(RUN_S, max(1.0, turn.left() * together / max(len(names), together) - STARTS_S))
@@ -289,7 +290,7 @@ def training(turn: Turn) -> Found:
     for name, run in runs.items():
         if found.take(name, run.result()):
             status = json.loads((machine.work / "runs" / name.replace(" ", "_") / "status.json").read_text())
-            found.data[name] = {key: status.get(key) for key in ("state", "eval", "env_steps", "wall_s")}
+            found.data.append({"work": name} | {key: status.get(key) for key in ("state", "eval", "env_steps", "wall_s")})
     found.texts.insert(0, _tables().trainings(found.data))
     return found
 
@@ -393,15 +394,15 @@ class Part(NamedTuple):
 
 WORKS = {"bench": BENCH, "steady": STEADY, "profile": PROFILED, "curves": CURVES}
 """Part -> what it measures."""
-BESIDE = {"compile": Part(compile_all, 150), "tests": Part(tests, 150)}
+BESIDE = {"compile": Part(compile_all, 205), "tests": Part(tests, 205)}
 """Parts that run at the same time, before the others; the first one always. What they do not need the others have."""
 ALONE = {
     "versions": Part(versions, 5),
-    "training": Part(training, 40),
-    "bench": Part(bench, 170),
-    "steady": Part(steady, 55),
+    "training": Part(training, 30),
+    "bench": Part(bench, 155),
+    "steady": Part(steady, 35),
     "profile": Part(profile, 30),
-    "curves": Part(curves, 45),
-    "ncu": Part(ncu, 40),
-    "peers": Part(peers, 65),
+    "curves": Part(curves, 50),
+    "ncu": Part(ncu, 45),
+    "peers": Part(peers, 45),
 }

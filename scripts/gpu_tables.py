@@ -1,6 +1,7 @@
 """The tables of what scripts/gpu_check.py has measured on GPUs: of a report, of docs/gpu.md and of README.md.
 
-A raw file is a report of gpu_check, kept as docs/benchmarks/gpu_CARD.json by `python scripts/reproduce.py --gpu gpu_report.json`."""
+A raw file, docs/benchmarks/gpu_CARD.json, has the reports of gpu_check on cards of a type, the newest first; `python scripts/reproduce.py
+--gpu gpu_report.json` adds one. What a report lacks, the tables take of an older one, and say so."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from typing import Any
 from common import DOCS, table
 from evidence import Interval, interval
 
+Row = dict[str, Any]
 Report = dict[str, Any]
+Card = list[Report]
+"""Reports of a type of card, the newest first."""
 PAGE = DOCS / "gpu.md"
 FOLDER = DOCS / "benchmarks"
 KINDS = ("simulation", "rollout", "training")
@@ -22,26 +26,40 @@ LARGEST = 3
 """Kernels of an iteration with a line of their own."""
 
 
-def kept() -> dict[str, Report]:
+def kept() -> dict[str, Card]:
     """Return all raw files by the name of the card."""
-    return {report["machine"]["gpu"]: report for report in (json.loads(file.read_text()) for file in sorted(FOLDER.glob("gpu_*.json")))}
+    cards = [json.loads(file.read_text()) for file in sorted(FOLDER.glob("gpu_*.json"))]
+    return {reports[0]["machine"]["gpu"]: reports for reports in cards}
 
 
 def keep(file: Path) -> None:
-    """Keep a report of scripts/gpu_check.py as the raw file of its card. Exits with code 2 if it is none."""
+    """Add a report of scripts/gpu_check.py to the raw file of its card. Exits with code 2 if it is none."""
     try:
         report = json.loads(file.read_text())
-        card = re.sub(r"[^a-z0-9]+", "_", report["machine"]["gpu"].lower()).removeprefix("nvidia_").strip("_")
-        list(places({card: report}))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        name = re.sub(r"[^a-z0-9]+", "_", report["machine"]["gpu"].lower()).removeprefix("nvidia_").strip("_")
+        kept = FOLDER / f"gpu_{name}.json"
+        card = [report, *(json.loads(kept.read_text()) if kept.exists() else [])]
+        list(places({name: card}))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         print(f"{file}: is no report of scripts/gpu_check.py on a GPU ({type(error).__name__}: {error})", file=sys.stderr)
         sys.exit(2)
-    (FOLDER / f"gpu_{card}.json").write_text(json.dumps(report, indent=1) + "\n")
+    kept.write_text(json.dumps(card, indent=1) + "\n")
 
 
-def found(report: Report, part: str) -> Any:
-    """Return what a part has found; an empty list if it did not run."""
-    return report["parts"].get(part, {}).get("found") or []
+def found(card: Card, part: str) -> list[Row]:
+    """Return the rows of a part, each of the newest report that has it: `of` says which, if it is an older one. Older ones add columns."""
+    rows: dict[tuple[Any, ...], Row] = {}
+    for age, report in enumerate(card):
+        for row in report["parts"].get(part, {}).get("found") or []:
+            of = {"of": f" ({commit(report)})"} if age else {}
+            key = tuple(row.get(name) for name in ("work", "kernel", "n_envs"))
+            rows[key] = {**row, **rows.get(key, of)}
+    return list(rows.values())
+
+
+def commit(report: Report) -> str:
+    """Return the first letters of the commit that was measured."""
+    return (report["machine"]["commit"] or "unknown")[:7]
 
 
 def millions(row: Mapping[str, Any], kind: str) -> str:
@@ -64,7 +82,7 @@ def throughput(bench: Iterable[Mapping[str, Any]], peers: Iterable[Mapping[str, 
         both = own.get("training_steps_per_s"), other.get("training_steps_per_s")
         times = f"{both[0] / both[1]:.2f} x" if both[0] and both[1] else ""
         jax = [millions(other, kind) for kind in ("rollout", "training")]
-        cells.append((key[0], f"{key[1]:,}", *(millions(own, kind) for kind in KINDS), *jax, times))
+        cells.append((key[0] + own.get("of", ""), f"{key[1]:,}", *(millions(own, kind) for kind in KINDS), *jax, times))
     titles = ("work", "environments", "simulation, million steps/s", "rollouts", "training", "JAX, rollouts", "JAX, training", "warprun is")
     return table(titles, cells)
 
@@ -72,7 +90,12 @@ def throughput(bench: Iterable[Mapping[str, Any]], peers: Iterable[Mapping[str, 
 def gradient_steps(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the table of agents that learn from replay, and of memory."""
     cells = [
-        (row["work"], f"{row['n_envs']:,}" if row["n_envs"] else "", f"{row['gradient_steps_per_s']:,.0f}", millions(row, "training"))
+        (
+            row["work"] + row.get("of", ""),
+            f"{row['n_envs']:,}" if row["n_envs"] else "",
+            f"{row['gradient_steps_per_s']:,.0f}",
+            millions(row, "training"),
+        )
         for row in rows
     ]
     return table(("work", "environments", "gradient steps/s", "million environment steps/s"), cells)
@@ -91,13 +114,13 @@ def times(rows: Iterable[Mapping[str, Any]]) -> str:
     return table(("environment", "environments", "s of training to solve it", "env steps", "seeds that solve it"), cells)
 
 
-def trainings(runs: Mapping[str, Mapping[str, Any]]) -> str:
+def trainings(runs: Iterable[Mapping[str, Any]]) -> str:
     """Return the table of runs: how each ended, after which time."""
     cells = []
-    for name, run in runs.items():
+    for run in runs:
         evaluated, steps = run.get("eval"), run.get("env_steps")
         shown = ("" if evaluated is None else f"{evaluated:.1f}", f"{steps:,}" if steps else "", f"{run['wall_s']:.0f}")
-        cells.append((name, run["state"], *shown))
+        cells.append((run["work"] + run.get("of", ""), run["state"], *shown))
     return table(("run", "state", "eval return", "env steps", "wall s"), cells)
 
 
@@ -131,7 +154,10 @@ def counters(rows: Iterable[Mapping[str, Any]]) -> str:
         "compute": "compute, %",
         "memory": "memory, %",
     }
-    return table(("kernel", *shown.values()), [(f"`{row['kernel']}`", *(row.get(key, "") for key in shown)) for row in rows])
+    return table(
+        ("kernel", "environments", *shown.values()),
+        [(f"`{row['kernel']}`" + row.get("of", ""), f"{row['n_envs']:,}", *(row.get(key, "") for key in shown)) for row in rows],
+    )
 
 
 def about(report: Report) -> str:
@@ -140,50 +166,49 @@ def about(report: Report) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     changed = f" {report['changed']}" if "changed" in report else ""
     return (
-        f"{machine['gpu']}, driver {machine['driver']}, {machine['cores']} cores, Python {machine['python']}, {packages}; "
-        f"{report['date']}, commit {(machine['commit'] or 'unknown')[:7]}{changed}.\n"
+        f"{machine['gpu']}, driver {machine.get('driver', 'not read')}, {machine['cores']} cores, Python {machine['python']}, {packages}; "
+        f"{report['date']}, commit {commit(report)}{changed}.\n"
     )
 
 
-def titled(report: Report, text: str) -> str:
+def titled(card: Card, text: str) -> str:
     """Return a table of a card for a page."""
-    return f"{report['machine']['gpu']}:\n\n{text}\n" if text else ""
+    return f"{card[0]['machine']['gpu']}:\n\n{text}\n" if text else ""
 
 
-def rounds(report: Report, work: str, n_envs: int) -> Interval | None:
+def rounds(card: Card, work: str, n_envs: int) -> Interval | None:
     """Return the interval of training over rounds, million steps/s; None unless there are enough of them."""
-    own = [row for row in found(report, "bench") if (row["work"], row["n_envs"]) == (work, n_envs)]
+    own = [row for row in found(card, "bench") if (row["work"], row["n_envs"]) == (work, n_envs)]
     return interval([rate / 1e6 for row in own for rate in row.get("training_rounds", ())])
 
 
-def rate(report: Report, work: str, n_envs: int) -> float | None:
+def rate(card: Card, work: str, n_envs: int) -> float | None:
     """Return the median rate of training, million steps/s."""
-    own = (row for row in found(report, "bench") if (row["work"], row["n_envs"]) == (work, n_envs))
+    own = (row for row in found(card, "bench") if (row["work"], row["n_envs"]) == (work, n_envs))
     return next((row["training_steps_per_s"] / 1e6 for row in own), None)
 
 
-def sentence(reports: Iterable[Report]) -> str:
+def sentence(cards: Mapping[str, Card]) -> str:
     """Return the speed on a GPU that README.md begins with."""
-    for report in reports:
-        speed, most = (rate(report, "A2C 64-64", n_envs) for n_envs in (10_000, 1_000_000))
+    for name, card in cards.items():
+        speed, most = (rate(card, "A2C 64-64", n_envs) for n_envs in (10_000, 1_000_000))
         if speed and most:
             return (
-                f"On one {report['machine']['gpu']} it trains A2C on {speed:.0f} million of them with 10,000 environments,\n"
+                f"On one {name} it trains A2C on {speed:.0f} million of them with 10,000 environments,\n"
                 f"and on {most:.0f} million with 1,000,000 ([GPUs](docs/gpu.md)).\n"
             )
     return ""
 
 
-def places(reports: Mapping[str, Report]) -> Iterator[tuple[Path, str, str]]:
+def places(cards: Mapping[str, Card]) -> Iterator[tuple[Path, str, str]]:
     """Yield page, mark and text of every table of the docs."""
-    every = reports.values()
     for mark, part, write in (
-        ("gpu throughput", "bench", lambda each: throughput(found(each, "bench"), found(each, "peers"))),
-        ("gpu steps", "steady", lambda each: gradient_steps(found(each, "steady"))),
-        ("gpu trainings", "training", lambda each: trainings(found(each, "training"))),
-        ("gpu iteration", "profile", lambda each: iteration(found(each, "profile")[0])),
-        ("gpu times", "curves", lambda each: times(found(each, "curves"))),
-        ("gpu counters", "ncu", lambda each: counters(found(each, "ncu"))),
+        ("gpu throughput", "bench", lambda card: throughput(found(card, "bench"), found(card, "peers"))),
+        ("gpu steps", "steady", lambda card: gradient_steps(found(card, "steady"))),
+        ("gpu trainings", "training", lambda card: trainings(found(card, "training"))),
+        ("gpu iteration", "profile", lambda card: iteration(found(card, "profile")[0])),
+        ("gpu times", "curves", lambda card: times(found(card, "curves"))),
+        ("gpu counters", "ncu", lambda card: counters(found(card, "ncu"))),
     ):
-        yield PAGE, mark, "".join(titled(each, write(each)) for each in every if found(each, part))
-    yield PAGE, "gpu machines", "".join(f"- {about(each)}" for each in every)
+        yield PAGE, mark, "".join(titled(card, write(card)) for card in cards.values() if found(card, part))
+    yield PAGE, "gpu machines", "".join(f"- {about(report)}" for card in cards.values() for report in card)

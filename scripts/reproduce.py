@@ -11,7 +11,7 @@ goes on after an interruption; with --minutes no part starts after that time. Be
 fall below 0.3 within --wait minutes. A part beside which other processes used more than a tenth of a core is repeated,
 three times at most, and then kept as not quiet: the page does not count it. --list prints the parts and expected times.
 
---write puts the tables into their pages. --gpu keeps a report of scripts/gpu_check.py as docs/benchmarks/gpu_CARD.json, and then writes
+--write puts the tables into their pages. --gpu adds a report of scripts/gpu_check.py to docs/benchmarks/gpu_CARD.json, and then writes
 them, too. --check recomputes them, prints what differs, and exits with code 1 if something does.
 """
 
@@ -203,7 +203,7 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
     for each in claims.SPEEDS:
         yield *each.place, each.table(kept)
-    yield DOCS.parent / "README.md", "speeds", claims.first_sentence(kept) + gpu_tables.sentence(kept["gpu"].values())
+    yield DOCS.parent / "README.md", "speeds", claims.first_sentence(kept) + gpu_tables.sentence(kept["gpu"])
     yield DOCS / "performance.md", "c program", claims.limit_sentence(kept)
     yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
     yield DOCS / "benchmarks" / "exarl.md", "exarl runs", claims_exarl.of_page(kept)

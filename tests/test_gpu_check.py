@@ -8,7 +8,6 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,20 +21,24 @@ ABOUT = {"gpu": CARD, "problem": None, "cores": 4, "commit": "0123456789+", "pyt
 KERNELS = [{"kernel": f"cartpole: {name}", "launches": 1.0, "us": us} for name, us in (("gradient", 30), ("rollout", 20), ("step", 5))]
 WORKER = """
 import json, os, sys, time
-from pathlib import Path
-what, until, rate, sizes, *given = sys.argv[1:]
+what, until, given = sys.argv[1:]
 print("a warning of a library")
-if os.environ.get("BREAKS") in (what, *given):
-    sys.exit(3)
-for n in map(int, sizes.split(",")):
-    row = dict(n_envs=n, training_steps_per_s=9e6 + n, training_rounds=[9e6 + n] * 5, gradient_steps_per_s=50.0, rollout_steps_per_s=2e7)
-    row |= dict(steps=n, us=60.0, plan="fused", kernels=KERNELS)
-    print(json.dumps(row), flush=True)
-    if os.environ.get("HANGS") in given:
-        print('{"n_envs": 5, "kernels": {}', end="", flush=True)
+for work, (overrides, sizes) in json.loads(given).items():
+    if os.environ.get("BREAKS") in (what, *overrides.split()):
+        sys.exit(3)
+    if os.environ.get("SILENT") in overrides.split():
         time.sleep(600)
-if what == "bench" and os.environ.get("ENDS_EARLY") in given:
-    print(json.dumps({"cut": "1,000,000 environments and more: about 99 s, which are not left"}))
+    for n in sizes:
+        row = dict(work=work, n_envs=n, training_steps_per_s=9e6 + n, training_rounds=[9e6 + n] * 5, gradient_steps_per_s=50.0)
+        row |= dict(steps=n, us=60.0, plan="fused", kernels=KERNELS, rollout_steps_per_s=2e7)
+        if what == "curves":
+            row |= dict(s=[0.2, 0.1, None], env_steps=[200, 100, None])
+        print(json.dumps(row), flush=True)
+        if what == "bench" and os.environ.get("HANGS") in overrides.split():
+            print('{"n_envs": 5, "kernels": {}', end="", flush=True)
+            time.sleep(600)
+    if what == "bench" and os.environ.get("ENDS_EARLY") in overrides.split():
+        print(json.dumps({"work": work, "cut": "1,000,000 environments and more: about 99 s, which are not left"}))
 """
 RUN = """
 import sys
@@ -89,7 +92,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-EVERY = ("versions", "training", "bench", "steady", "profile", "ncu", "peers")
+EVERY = ("versions", "training", "bench", "steady", "profile", "curves", "ncu", "peers")
 
 
 def test_a_card_is_checked_and_leaves_a_raw_file_for_the_docs(
@@ -99,7 +102,7 @@ def test_a_card_is_checked_and_leaves_a_raw_file_for_the_docs(
     assert (found.code, found.said) == (0, f"gpu_check: passed; send {tmp_path / 'report.zip'}")
     assert found.text.startswith(f"# GPU check of {CARD}, ")
     assert list(found.parts) == ["compile", *EVERY] and all(part["good"] for part in found.parts.values())
-    assert found.parts["training"]["found"]["covid ppo"]["state"] == "solved"
+    assert {row["work"]: row["state"] for row in found.parts["training"]["found"]} == dict.fromkeys(PARTS.TRAININGS, "solved")
     assert len(found.parts["bench"]["found"]) == sum(len(sizes) for _, sizes in PARTS.BENCH.values())
     counters = {"duration": "1234.5 us", "registers": 160, "occupancy": 18.5}
     kernels = [{"kernel": each["kernel"], "n_envs": 1_000_000} | counters for each in KERNELS]
@@ -116,9 +119,24 @@ def test_a_card_is_checked_and_leaves_a_raw_file_for_the_docs(
     assert list(cards) == [CARD]
     texts = {mark: text for _, mark, text in TABLES.places(cards)}
     assert "| A2C 64-64 | 1,000,000 |  | 20 | 10 |  |  |  |" in texts["gpu throughput"]
-    assert "driver 580.15" in texts["gpu machines"] and "9 million of them with 10,000" in TABLES.sentence(cards.values())
+    assert "| cartpole | 10,000 | 0.2 (0.1 to 0.2) | 200 | 2 of 3 |" in texts["gpu times"]
+    assert "driver 580.15" in texts["gpu machines"] and "9 million of them with 10,000" in TABLES.sentence(cards)
     answer = load("claims_warpsci").rate(8.6, "A2C 64-64", 10_000, "throughput", "x")({"reproduce": {}, "gpu": cards})
     assert answer == (f"9.01 [9.01, 9.01] million steps/s, {CARD}", load("evidence").IN_KIND)
+
+
+def test_what_a_report_lacks_is_of_an_older_one(check: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TABLES, "FOLDER", tmp_path)
+    TABLES.keep(check("bench", "steady").path)
+    monkeypatch.setattr(PARTS, "WORKS", {"bench": {"new": ("env=cartpole", (10,)), "A2C 64-64": ("env=cartpole", (100,))}})
+    monkeypatch.setattr(CHECK, "about", lambda: ABOUT | {"commit": "abcdef012345"})
+    TABLES.keep(check("bench").path)
+    (tmp_path / "report.json").unlink()
+    (card,) = TABLES.kept().values()
+    assert [TABLES.commit(report) for report in card] == ["abcdef0", "0123456"]
+    text = TABLES.throughput(TABLES.found(card, "bench"))
+    assert "| new | 10 |" in text and "| A2C 64-64 | 100 |" in text and "| A2C 64-64 (0123456) | 1,000 |" in text
+    assert "| SAC (0123456) | 64 |" in TABLES.gradient_steps(TABLES.found(card, "steady"))
 
 
 def test_a_part_alone_names_the_card_and_compiles_only_its_own(check: Callable[..., Any]) -> None:
@@ -138,16 +156,17 @@ def test_what_fails_is_named_and_the_others_go_on(check: Callable[..., Any]) -> 
 
 
 def test_what_a_part_has_found_before_it_is_stopped_is_kept(check: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PARTS, "STEADY", {})
-    monkeypatch.setattr(PARTS, "BENCH", {"A2C": ("env=cartpole", (10, 100)), "bad": ("env=acrobot", (10, 100))})
+    monkeypatch.setattr(PARTS, "WORKS", {"bench": {"A2C": ("env=cartpole", (10, 100)), "bad": ("env=acrobot", (10, 100))}})
     monkeypatch.setitem(
-        CHECK.BESIDE, "compile", PARTS.Part(lambda turn: turn.machine.compiled.update(A2C=1.0, bad=1.0) or PARTS.Found({}), 1)
+        CHECK.BESIDE, "compile", PARTS.Part(lambda turn: turn.machine.compiled.update(("A2C", "bad")) or PARTS.Found({}), 1)
     )
     began = time.monotonic()
     found = check("bench", "--minutes", "0.08", HANGS="env=acrobot")
-    assert time.monotonic() - began < 30 and found.code == 1
-    assert "did not end within" in found.parts["bench"]["failed"]["bad"]
+    assert time.monotonic() - began < 30 and found.code == 0
+    assert "did not end within" in found.parts["bench"]["cut"]["bench"]
     assert [(row["work"], row["n_envs"]) for row in found.parts["bench"]["found"]] == [("A2C", 10), ("A2C", 100), ("bad", 10)]
+    found = check("bench", "--minutes", "0.08", SILENT="env=cartpole")  # it has found nothing, so that may be a fault
+    assert found.code == 1 and "did not end within" in found.parts["bench"]["failed"]["bench"]
 
 
 def test_what_had_no_time_is_cut_and_not_failed(check: Callable[..., Any]) -> None:
@@ -202,35 +221,18 @@ def test_only_reports_of_a_card_are_kept(content: str, tmp_path: Path, capsys: p
 # The worker -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("takes", "sizes"),
-    [(0.0, [10, 100, None]), (50.0, [10, None])],
-    ids=["by the rate: 25 iterations of 1,600 steps take 40 s, of 16,000 they take 400", "by the time of the one before"],
-)
-def test_sizes_that_would_not_end_in_time_do_not_begin(takes: float, sizes: list[int | None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_would_not_end_in_time_do_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(WORK, "time", SimpleNamespace(time=lambda: now[0]))
 
     def find(config: Any) -> dict[str, Any]:
-        now[0] += takes
-        return {"training_steps_per_s": 1000.0}
+        now[0] += {"a2c": 25.0, "ppo": 1.0}[config.agent.name]
+        return {}
 
-    given = ["env=cartpole", "agent=a2c", "agent.horizon=16", "device=cpu", "agent.staggered=false"]
-    rows = list(WORK.sizes_in_time(60.0, 0.0, (10, 100, 1000), given, 25, find))
-    assert [row.get("n_envs") for row in rows] == sizes
-    assert "which are not left" in rows[-1]["cut"]
-
-
-def test_the_round_that_compiles_is_not_the_rate_to_expect(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bench(configs: Any, threads: Any) -> list[Any]:
-        rates = [2.0, 1000.0, 1000.0, 1000.0, 1000.0][: WORK.measuring.ROUNDS]
-        return [WORK.measuring.Measurement(64, 1, "fused", None, 1.0, median(rates), tuple(rates), 0.5, 1, 1, None)]
-
-    monkeypatch.setattr(WORK.measuring, "bench", bench)
-    monkeypatch.setattr(WORK.measuring, "SECONDS", 0.3)
-    monkeypatch.setattr(WORK.measuring, "ROUNDS", 5)
-    config = WORK.compose(["env=cartpole", "agent=a2c", "n_envs=64", "device=cpu"])
-    assert WORK.compiled(config) == {"training_steps_per_s": 1000.0}
+    works = {name: [f"env=cartpole agent={name} device=cpu", [10, 100, 1000]] for name in ("ppo", "a2c")}
+    rows = [(row["work"], row.get("n_envs", row.get("cut"))) for row in WORK.in_time(60.0, works, find)]
+    cut = "1,000 environments and more: about 25 s, which are not left"
+    assert rows == [("a2c", 10), ("ppo", 10), ("a2c", 100), ("ppo", 100), ("a2c", cut), ("ppo", 1000)]
 
 
 def test_kernels_have_readable_names() -> None:
@@ -247,12 +249,12 @@ def test_kernels_have_readable_names() -> None:
 def test_gradient_steps_follow_from_the_settings() -> None:
     from warprun.config.compose import compose
 
-    ppo = compose([*PARTS.STEADY["PPO, LSTM"][0].split(), "n_envs=1024", "device=cpu"])
+    ppo = compose([*PARTS.BENCH["PPO 4 x 4, LSTM"][0].split(), "n_envs=1024", "device=cpu"])
     assert WORK.gradient_steps(ppo) == 16 / (1024 * 16)
     assert WORK.gradient_steps(compose([*PARTS.STEADY["SAC"][0].split(), "device=cpu"])) == 0.25
 
 
-WORKS = [f"{given} n_envs={sizes[0]}" for given, sizes in (PARTS.BENCH | PARTS.STEADY).values()]
+WORKS = [f"{given} n_envs={sizes[0]}" for works in PARTS.WORKS.values() for given, sizes in works.values()]
 
 
 @pytest.mark.parametrize("given", [*WORKS, *PARTS.TRAININGS.values()])
@@ -263,8 +265,7 @@ def test_settings_of_the_check_exist(given: str) -> None:
 
 
 def test_what_needs_more_memory_than_there_is_is_cut() -> None:
-    given = ["env=cartpole", "agent=a2c", "device=cpu"]
-    (row,) = WORK.sizes_in_time(time.time() + 60, 0.0, (2 * 10**9,), given, 25, lambda config: {})
+    (row,) = WORK.in_time(time.time() + 60, {"A2C": ("env=cartpole agent=a2c device=cpu", (2 * 10**9,))}, lambda config: {})
     assert "2,000,000,000 environments and more: n_envs=2000000000 needs" in row["cut"]
 
 

@@ -17,22 +17,6 @@ TOLERANCE = 5e-6
 """Relative to 1 + |value|, after up to 16 steps: both fuse multiplications and additions, but not the same ones."""
 
 
-@pytest.mark.parametrize("n_envs", [3, 300])
-@pytest.mark.parametrize("case", CASES)
-def test_trajectories_equal_those_of_the_cpu(case, n_envs):
-    assert_same(roll_out(case, CPU, n_envs=n_envs), roll_out(case, CUDA, n_envs=n_envs), TOLERANCE)
-
-
-@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
-@pytest.mark.parametrize("n_envs", [3, 300])
-@pytest.mark.parametrize("name", FUSED_CASES)
-def test_trajectories_of_networks_equal_those_of_the_cpu(name, n_envs, fused):
-    case = FUSED_CASES[name][0]
-    expected, found = roll_out_networks(name, CPU, fused=False, n_envs=n_envs), roll_out_networks(name, CUDA, fused, n_envs=n_envs)
-    # An agent that acts by torch gives the same policy outputs up to their rounding.
-    assert_same(compared(case, expected), compared(case, found), 2e-5)
-
-
 def setting(case, agent, n_envs, horizon, fused, captured=False):
     """Return an engine and an agent on the GPU; the name of an agent with memory ends with it."""
     environment = CASES[case].environment
@@ -100,3 +84,19 @@ def test_cartpole_is_learnt():
         if n == 104:
             engine.episodes()
     assert engine.episodes().mean_return["agent"] > 200
+
+
+@pytest.mark.parametrize("n_envs", [3, 300])
+@pytest.mark.parametrize("case", CASES)
+def test_trajectories_equal_those_of_the_cpu(case, n_envs):
+    assert_same(roll_out(case, CPU, n_envs=n_envs), roll_out(case, CUDA, n_envs=n_envs), TOLERANCE)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["stepwise", "fused"])
+@pytest.mark.parametrize("n_envs", [3, 300])
+@pytest.mark.parametrize("name", FUSED_CASES)
+def test_trajectories_of_networks_equal_those_of_the_cpu(name, n_envs, fused):
+    case = FUSED_CASES[name][0]
+    expected, found = roll_out_networks(name, CPU, fused=False, n_envs=n_envs), roll_out_networks(name, CUDA, fused, n_envs=n_envs)
+    # An agent that acts by torch gives the same policy outputs up to their rounding.
+    assert_same(compared(case, expected), compared(case, found), 2e-5)
