@@ -1,5 +1,6 @@
 """The command line: help, verbs, and every mistake of a user as one line."""
 
+import logging
 import os
 import re
 import resource
@@ -283,10 +284,12 @@ def test_of_a_run_that_continues_its_config_is_shown(started, capsys):
     assert not started
 
 
-def test_hydra_says_where_the_config_comes_from(tmp_path):
-    done, _ = warprun_in(tmp_path, "--info", "searchpath")  # in a process of its own, for Hydra leaves a log handler behind
-    assert done.returncode == 0
-    assert "pkg://warprun.conf" in done.stdout
+def test_hydra_says_where_the_config_comes_from_and_leaves_logging_as_it_was(capsys):
+    root = logging.getLogger()
+    before = root.level, [*root.handlers]
+    assert cli.run(["--info", "searchpath"]) == 0
+    assert "pkg://warprun.conf" in capsys.readouterr().out
+    assert (root.level, root.handlers) == before
 
 
 @pytest.mark.by_default(2)

@@ -3,8 +3,6 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -107,12 +105,7 @@ def test_what_is_typed_in_hydra(place, capsys, typed):
     behind, told = TOLD[typed]
     refused = ROWS[typed].startswith("refused")
     arguments = [*filled(typed), *shlex.split(behind)]
-    if "--info" in arguments:  # in a process of its own, for Hydra leaves a log handler behind
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-m", "warprun", *arguments], capture_output=True, text=True, env=environment)
-        code, out, err = done.returncode, done.stdout, done.stderr
-    else:
-        code, (out, err) = cli.run(arguments), capsys.readouterr()
+    code, (out, err) = cli.run(arguments), capsys.readouterr()
     assert code == (2 if refused else 0), err
     told = re.sub("write `", f"write `{program()} ", told)
     assert told in (err if refused else out), (out, err)

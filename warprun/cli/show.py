@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -63,7 +64,7 @@ def _complete(overrides: Sequence[str], flags: Sequence[str]) -> int:
 def hydra_main(overrides: Sequence[str], flags: Sequence[str]) -> None:
     """Let Hydra print what `flags`, its own options, ask for. Its errors are raised as UserError."""
     before = sys.argv
-    with _hydra_raises():
+    with _hydra_raises(), _logging_kept():
         # Hydra's parser requires all overrides next to each other, and --info would take one as its value.
         sys.argv = [before[0], *overrides, *flags]
         try:
@@ -86,3 +87,15 @@ def _hydra_raises() -> Iterator[None]:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
             os.environ["HYDRA_FULL_ERROR"] = before
+
+
+@contextmanager
+def _logging_kept() -> Iterator[None]:
+    # For --info, Hydra lets every library log its debugging messages, and leaves it so.
+    root = logging.getLogger()
+    level, handlers = root.level, [*root.handlers]
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
