@@ -16,6 +16,8 @@ from warprun.simulation import trial
 TESTS = Path(__file__).parent
 LONGEST = [TESTS / file for file in ("test_commands.py", "ptx/test_hardware.py", "ptx/test_hosted.py", "test_site.py")]
 """Files with few tests that take minutes. They come first: begun last, one would keep a process busy while the others wait."""
+CI_TAKES_EVERY = 4
+"""Of the cases of a test that do not run by default."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,7 +39,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))
-    _mark_long(items)
+    _mark_cases(items)
     _skip(items, "gpu", _without_gpu)
     _skip(items, "ptx", _without_ptx)
 
@@ -68,16 +70,20 @@ def _without_ptx(*packages: str) -> str:
     return f'needs the extra ptx, pip install -c constraints.txt -e ".[test,ptx]": {problem}' if problem else ""
 
 
-def _mark_long(items: list[pytest.Item]) -> None:
-    """Mark the cases of a test as `long` but the first n, where the test has the mark `by_default(n)`."""
+def _mark_cases(items: list[pytest.Item]) -> None:
+    """Mark the cases of tests that do not run by default: those after the first n of a test with `by_default(n)`, all of one marked `long`.
+
+    Of these every fourth is `long`, beginning with the first, and the others are `slow`.
+    """
     seen: Counter[tuple[Path, str]] = Counter()
     for item in items:
-        mark = item.get_closest_marker("by_default")
+        by_default, long = item.get_closest_marker("by_default"), item.get_closest_marker("long")
         by_hand = item.get_closest_marker("slow") or item.get_closest_marker("reliability")
-        if mark and isinstance(item, pytest.Function) and not by_hand:
+        if isinstance(item, pytest.Function) and (by_default or long) and not by_hand:
+            case = seen[item.path, item.originalname] - (by_default.args[0] if by_default else 0)
             seen[item.path, item.originalname] += 1
-            if seen[item.path, item.originalname] > mark.args[0]:
-                item.add_marker(pytest.mark.long)
+            if case >= 0:
+                item.add_marker(pytest.mark.slow if case % CI_TAKES_EVERY else pytest.mark.long)
 
 
 @pytest.fixture(autouse=True)
