@@ -37,8 +37,9 @@ NO_DATA = (
     "No module named 'minatar'",
     "No module named 'warp'",
     "gymnasium[box2d]",
+    "device=cuda: ",
 )
-"""Ends of commands without what is not there: data, and libraries that tests do not install."""
+"""Ends of commands without what is not there: data, libraries that tests do not install, a GPU."""
 
 
 def _names_a_stand_in(source: str) -> bool:
