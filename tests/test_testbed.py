@@ -17,6 +17,8 @@ from tests.commands import ROOT, scripts
 from tests.scripts import load
 from tests.words import words
 from warprun.config.compose import compose
+from warprun.config.overrides import runs
+from warprun.sweeps.launch import is_of_sweep
 
 tables = load("defaults_tables")
 FOLDER = ROOT / "examples" / "testbed"
@@ -114,14 +116,24 @@ def test_the_reference_of_the_epidemic_is_the_best_of_its_grid() -> None:
 
 def test_a_table_counts_the_runs_of_each_set() -> None:
     run = {"task": "maze", "n_envs": "1", "minutes": "1", "return": "0.5", "solved": "true"}
-    runs = [run | {"settings": "derived", "solved": solved} for solved in ("true", "false")]
-    runs += [run | {"settings": "sb3", "solved": "false"}, run | {"settings": "derived", "minutes": "0.5"}]
+    several = [run | {"settings": "derived", "solved": solved} for solved in ("true", "false")]
+    several += [run | {"settings": "sb3", "solved": "false"}, run | {"settings": "derived", "minutes": "0.5"}]
     title = "held out, that Stable-Baselines3 can train (1)"
-    assert tables.counts(runs, [TASKS["maze"], TASKS["ring"]]).splitlines()[-3:] == [
+    assert tables.counts(several, [TASKS["maze"], TASKS["ring"]]).splitlines()[-3:] == [
         f"| {title} | derived | 1/2 |  |  |  |",
         f"| {title} | fixed |  |  |  |  |",
         f"| {title} | sb3 | 0/1 |  |  |  |",
     ]
+
+
+def test_the_campaign_trains_the_environments_that_rules_were_not_chosen_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FOLDER)
+    campaign = next(line for line in scripts(FOLDER / "README.md")[1].splitlines() if line.startswith("warprun -m"))
+    own = {file.stem for file in (FOLDER / "conf" / "env").glob("*.yaml")}
+    held = {task["settings"] for task in TASKS.values() if task["rules"] != "chosen"} & {f"env={name}" for name in own}
+    jobs = runs([word for word in words(campaign.replace("'", ""))[2:] if not is_of_sweep(word)])
+    assert {job[0] for job in jobs} == held and len(jobs) == 20 * len(held)
+    assert compose(jobs[0]).max_minutes == 1.0
 
 
 @pytest.mark.long  # compiles

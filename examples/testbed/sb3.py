@@ -15,17 +15,18 @@ import numpy as np
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
 
 import warprun
 from warprun.config.compose import compose
 from warprun.config.schema import Config
-from warprun.interop.sb3 import WarprunVecEnv
+from warprun.errors import UserError
 
 SECONDS, EVERY_S = 60.0, 3.0
 STEPS = 100_000_000
 
 
-def made(config: Config, count: int) -> WarprunVecEnv:
+def made(config: Config, count: int) -> VecEnv:
     """Return environments with one thread."""
     env = config.env
     return warprun.make_sb3(env.name, count, params=env.params, options=env.options, time_limit=env.time_limit, threads=1)
@@ -78,11 +79,21 @@ class UntilSolved(BaseCallback):
             self.decide()
 
 
-config = compose(sys.argv[1:])
-if config.env.solved_at is None:
-    sys.exit("sb3.py: there is no bar; add env.solved_at=RETURN")
-torch.set_num_threads(1)
-until = UntilSolved(config, config.env.solved_at)
-model = PPO("MlpPolicy", made(config, config.n_envs), seed=config.seed, device="cpu")
-model.learn(STEPS, callback=until)
-print(f"{'solved' if until.solved else 'not solved'}, return {until.result:.4g}, {model.num_timesteps:,} env_steps")
+def main() -> None:
+    """Train as the command line says, and print the result."""
+    config = compose(sys.argv[1:])
+    if config.env.solved_at is None:
+        raise UserError("env.solved_at=RETURN is missing: the environment has no bar")
+    torch.set_num_threads(1)
+    until = UntilSolved(config, config.env.solved_at)
+    model = PPO("MlpPolicy", made(config, config.n_envs), seed=config.seed, device="cpu")
+    model.learn(STEPS, callback=until)
+    print(f"{'solved' if until.solved else 'not solved'}, return {until.result:.4g}, {model.num_timesteps:,} env_steps")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        print(f"sb3.py: {error}", file=sys.stderr)
+        sys.exit(2)
