@@ -140,7 +140,7 @@ def test_the_campaign_trains_the_environments_that_rules_were_not_chosen_on(monk
 def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are written, with tiny budgets."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    shutil.copytree(FOLDER, tmp_path / "testbed")
+    shutil.copytree(FOLDER, tmp_path / "testbed", ignore=shutil.ignore_patterns("outputs"))
     for command in scripts(FOLDER / "README.md")[0].splitlines():
         given = [sys.executable, "-m", "tests.commands", *words(command.replace("'", ""))[1:]]
         done = subprocess.run(given, capture_output=True, text=True, cwd=tmp_path / "testbed")
