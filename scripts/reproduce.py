@@ -31,13 +31,12 @@ from typing import NamedTuple
 
 import claims
 import claims_exarl
+import defaults_tables
 import gpu_tables
 import gray_scott_results
 import kuramoto_sivashinsky_results
 import mixed_equilibrium
 import scale
-import testbed
-import testbed_tune
 from bench import peer_tables, population_tables
 from bench.startup import times as startups
 from campaign import Parts, Values, measure
@@ -169,7 +168,7 @@ MEASUREMENTS = {
 def raw() -> Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
-    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "testbed_tune", "population", "peers")}
+    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "population", "peers")}
     return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()} | {"gpu": gpu_tables.kept()}
 
 
@@ -212,8 +211,8 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
     yield from peer_tables.of_pages(kept["peers"])
     yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
-    for mark, text in (*testbed.of_page(kept["testbed"]), *testbed_tune.of_page(kept["testbed_tune"])):
-        yield DOCS / "defaults.md", mark, text
+    for mark, text in defaults_tables.of_page():
+        yield defaults_tables.PAGE, mark, text
     for mark, text in population_tables.of_page(kept["population"]):
         yield DOCS / "benchmarks" / "population.md", mark, text
     for name, study in STUDIES.items():

@@ -83,6 +83,7 @@ def test_settings_of_commands_are_accepted(source: str, tmp_path: Path, monkeypa
 def _make(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a working folder with the files that a page tells to make, with `myenv` of the README, and with a run for a pattern."""
     make_files(ROOT / "README.md", folder)
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("outputs"))
     if source.endswith(".md"):
         make_files(ROOT / source, folder)
     (folder / "outputs" / "speed_1").mkdir(parents=True)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "warprun"
 TEMPLATES = PACKAGE / "templates"
 """Parts of the projects that `warprun new` makes, which are no modules of the package."""
-FILES = sorted({*PACKAGE.rglob("*.py"), *(ROOT / "envs").rglob("*.py")} - {*TEMPLATES.rglob("*.py")})
+FILES = sorted({file for top in ("warprun", "envs", "examples") for file in (ROOT / top).rglob("*.py")} - {*TEMPLATES.rglob("*.py")})
 LONGEST_FILE, LONGEST_LOOP = 400, 250
 """Lines of a file, and of the one with the run loop."""
 MOST_ON_THE_GROUND_FLOOR = 12

@@ -1,136 +1,150 @@
-"""Bars of the test bed lie where their rule says, between numbers that are computed anew; tables count the runs that there are."""
+"""The environments of examples/testbed: bars lie where their rule says, some references are computed anew, and tables count the runs."""
+
+import csv
+import importlib.util
+import itertools
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 import warprun
-from tests.scripts import SCRIPTS, load
+from tests.commands import ROOT, scripts
+from tests.scripts import load
 from tests.words import words
+from warprun.config.compose import compose
+from warprun.config.overrides import runs
+from warprun.sweeps.launch import is_of_sweep
 
-references, solvers, testbed = load("testbed_references"), load("testbed_solvers"), load("testbed")
-RULED = {name: task for name, task in testbed.TASKS.items() if task.ends}
-PLAYED = (
-    *("integrator", "chemostat", "glucose", "service", "inventory", "epidemic", "maze", "screening", "plate", "packing"),
-    *("battery", "antenna", "switch", "search", "reservoir", "detectors", "synthesis", "shield", "forest", "pump"),
-)
-PLAYED_BY_GROUPS = ("ring", "island")
-SIMULATED = {"chemostat": 200, "epidemic": 200, "glucose": 100, "search": 20_000}  # episodes of references that are means over episodes
-SIMULATED |= {"detectors": 400, "synthesis": 200, "shield": 200, "ring": 100, "island": 100}
+tables = load("defaults_tables")
+FOLDER = ROOT / "examples" / "testbed"
+TASKS = {row["task"]: row for row in csv.DictReader(tables.TASKS.open())}
 
 
-def test_every_task_is_of_one_set_and_every_rule_has_its_reference():
-    assert (len(testbed.CHOSEN), len(testbed.HELD), len(testbed.TASKS)) == (19, 21, 40)
-    assert set(RULED) == set(references.REFERENCES) - {"integrator"}
+def module(name: str) -> ModuleType:
+    """Return an environment of the folder, newly loaded."""
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec and spec.loader
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
 
 
-@pytest.mark.by_default(3)
-@pytest.mark.parametrize("name", RULED)
-def test_quoted_numbers_are_those_computed(name):
-    found, task = references.REFERENCES[name](), RULED[name]
-    assert task.ends == pytest.approx(found[:2], rel=2e-3)
-    assert task.bar == pytest.approx(found.naive + testbed.SHARE * (found.best - found.naive), rel=3e-3)
+def check(name: str, blind: float, reference: float) -> None:
+    """Assert that computed returns are those of the table."""
+    assert [blind, reference] == pytest.approx([float(TASKS[name]["blind"]), float(TASKS[name]["reference"])], rel=5e-4)
 
 
-def test_the_integrator_has_the_linear_quadratic_optimum():
-    assert references.integrator().best == pytest.approx(-3.40, abs=0.005)
-    for task in (testbed.TASKS["integrator_small"], testbed.TASKS["integrator_large"]):
-        assert task.source.startswith("linear-quadratic optimum -3.40e")
+def test_every_environment_has_a_file_of_settings_and_a_task() -> None:
+    named = {file.stem for file in (FOLDER / "conf" / "env").glob("*.yaml")}
+    assert named == {file.stem for file in FOLDER.glob("*.py")} - {"sb3"}
+    assert named <= {task["settings"].split()[0].removeprefix("env=") for task in TASKS.values()}
 
 
-def check_returns(name, best, total):
-    """Assert that the mean of returns is `best`, within standard errors, and that 200 such episodes solve a task of the rule."""
-    error = total.std() / len(total) ** 0.5 * (1.0 + len(total) / SIMULATED.get(name, np.inf)) ** 0.5  # of the difference
-    assert total.mean() == pytest.approx(best, abs=5.0 * error)
-    if name in RULED:
-        assert total.mean() - 2.0 * total.std() / 200**0.5 > RULED[name].bar
+@pytest.mark.by_default(2)
+@pytest.mark.parametrize("name", TASKS)
+def test_runs_have_the_bars_of_the_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FOLDER)
+    assert compose(TASKS[name]["settings"].split()).env.solved_at == float(TASKS[name]["bar"])
 
 
-@pytest.mark.long  # compiles
-@pytest.mark.parametrize("name", PLAYED)
-def test_a_reference_policy_earns_its_return_in_the_environment(name):
-    found, episodes = references.REFERENCES[name](), 2000
-    envs = warprun.make_vec(str(SCRIPTS / "testbed" / f"{name}.py"), episodes)
-    seen, _ = envs.reset(seed=1)
-    total, going_on, t = np.zeros(episodes), np.ones(episodes, bool), 0
-    while going_on.any():
-        actions = found.policy(t, seen)
-        actions[~going_on] = 0  # ended episodes go on with the next one, for which there are no more steps
-        seen, reward, terminated, truncated, _ = envs.step(actions.astype(envs.action_space.dtype))
-        total += going_on * reward
-        going_on &= ~(terminated | truncated)
-        t += 1
-    check_returns(name, found.best, total)
+def test_bars_lie_four_fifths_of_the_way_from_the_blind_policy_to_the_reference() -> None:
+    ruled = [task for task in TASKS.values() if task["blind"]]
+    assert len(ruled) == 25
+    for task in ruled:
+        blind, reference = float(task["blind"]), float(task["reference"])
+        assert float(task["bar"]) == float(f"{blind + 0.8 * (reference - blind):.4g}"), task["task"]
 
 
-@pytest.mark.long  # compiles
-@pytest.mark.parametrize("name", PLAYED_BY_GROUPS)
-def test_reference_policies_of_groups_earn_their_return_in_the_environment(name):
-    pytest.importorskip("pettingzoo")
-    found, env, returns = references.REFERENCES[name](), warprun.make_parallel(str(SCRIPTS / "testbed" / f"{name}.py")), []
-    for seed in range(40):
-        seen, _ = env.reset(seed=seed)
-        total, t = 0.0, 0
-        while env.agents:
-            actions = {}
-            for group, policy in found.policies.items():
-                of_group = {actor: masked_of(seen[actor]) for actor in env.agents if actor.startswith(group)}
-                chosen = policy(t, np.array([row for row, _ in of_group.values()]))
-                for (actor, (_, mask)), action in zip(of_group.items(), chosen, strict=True):
-                    actions[actor] = action if mask is None or mask[int(action)] else 1  # batteries do nothing where they cannot
-            seen, rewards, *_ = env.step(actions)
-            values = list(rewards.values())
-            assert values == pytest.approx([values[0]] * len(values))  # all share one reward
-            total, t = total + values[0], t + 1
-        returns.append(total)
-    check_returns(name, found.best, np.array(returns))
+def test_the_optimum_of_the_maze_is_that_of_dynamic_programming() -> None:
+    maze = module("maze")
+    side, p, every = maze.SIDE, maze.Params(), range(maze.SIDE)
+    outcomes = [[maze.step(maze.State(x, y), action, p) for x in every for y in every] for action in range(4)]
+    after = np.array([[state.x * side + state.y for state, _, _ in row] for row in outcomes])
+    reward, goes_on = (np.array([[each(outcome) for outcome in row] for row in outcomes]) for each in (lambda o: o[1], lambda o: not o[2]))
+    x, y = np.divmod(np.arange(side * side), side)
+    start = np.where((x != maze.WALL) & (y != maze.WALL), 1.0 / (side - 1) ** 2, 0.0)
+    goal = maze.GOAL[0] * side + maze.GOAL[1]
+    start[0], start[goal] = start[0] + start[goal], 0.0
+    best, constant = np.zeros(side * side), np.zeros((4, side * side))
+    for _ in range(100):
+        best = (reward + goes_on * best[after]).max(0)
+        constant = reward + goes_on * np.take_along_axis(constant, after, 1)
+    check("maze", (constant @ start).max(), best @ start)
 
 
-def masked_of(seen):
-    """Return an observation and its mask, or None without one."""
-    return (seen["observation"], seen["action_mask"]) if isinstance(seen, dict) else (seen, None)
+def test_the_optimum_of_the_plate_is_that_of_the_riccati_equation(monkeypatch: pytest.MonkeyPatch) -> None:
+    plate = module("plate")
+    p, zero, eye = plate.Params(), np.zeros(plate.SPOTS), np.eye(plate.SPOTS)
+    monkeypatch.setattr(plate, "normal", lambda rng, n: 0.0)
+    a = np.array([plate.step(plate.State(unit.copy(), zero.copy()), zero, None, p)[0].error for unit in eye]).T
+    b = np.array([plate.step(plate.State(zero.copy(), zero.copy()), unit, None, p)[0].error for unit in eye]).T
+
+    def cost(regulated: bool) -> float:
+        """Return the expected cost of 100 steps, from errors of -0.5 to 0.5; without actions unless regulated."""
+        later, of_noise = 0.0 * eye, 0.0
+        for _ in range(100):
+            gain = regulated * np.linalg.solve(p.power * eye + b.T @ later @ b, b.T @ later @ a)
+            of_noise += p.noise**2 * np.trace(later)
+            later = eye + p.power * gain.T @ gain + (a - b @ gain).T @ later @ (a - b @ gain)
+        return float(np.trace(later) / 12.0 + of_noise)
+
+    check("plate", -cost(False), -cost(True))
 
 
-def test_a_chain_prefers_what_pays_later():
-    # State 0: action 0 earns 1 and stays, action 1 earns 0 and leads to state 1, which earns 3 in each step.
-    chain = solvers.Chain(np.array([[[0], [1]], [[1], [1]]]), np.ones((2, 1, 1)), np.array([[1.0, 3.0], [0.0, 3.0]]))
-    for steps, value, action in ((1, 1.0, 0), (2, 3.0, 1), (3, 6.0, 1)):
-        values, actions = chain.values(steps)
-        assert (values[0], actions[0, 0]) == (value, action)
-    assert chain.constant(3)[0].tolist() == [3.0, 9.0]
+def test_the_reference_of_the_epidemic_is_the_best_of_its_grid() -> None:
+    epidemic, episodes = module("epidemic"), 200
+    on_arrays = {"exp": np.exp, "log": np.log, "maximum": np.maximum, "float32": np.asarray}
+    vars(epidemic).update(on_arrays, uniform=lambda rng, n, low, high: rng.uniform(low, high, episodes))
+
+    def earned(high: int, low: int, above: float) -> float:
+        """Return the mean return of one level above a number of infected, and of another below it."""
+        state, total = epidemic.reset(np.random.default_rng(0)), 0.0
+        for _ in range(52):
+            state, reward, _ = epidemic.step(state, np.where(state.infected > above, high, low), epidemic.Params())
+            total += reward.mean()
+        return total
+
+    levels = [(high, low) for high in range(4) for low in range(high)]
+    best = max(earned(*pair, above) for pair, above in itertools.product(levels, np.geomspace(1.0e3, 1.0e5, 13)))
+    check("epidemic", max(earned(level, level, 0.0) for level in range(4)), best)
 
 
-def of_one_state(reward):
-    """Return a chain of one state with these rewards [A, 1]."""
-    return solvers.Chain(np.zeros((2, 1, 1), int), np.ones((2, 1, 1)), reward)
-
-
-def test_chains_that_follow_each_other_are_planned_as_one():
-    # State 0: in even steps action 1 earns 2, in odd ones action 0 earns 1; nothing moves.
-    even, odd = (of_one_state(np.array([[0.0], [2.0]])), of_one_state(np.array([[1.0], [0.0]])))
-    cycle = solvers.Cycle([even, odd])
-    values, actions = cycle.values(3)
-    assert (values.tolist(), actions[:, 0].tolist()) == ([5.0], [1, 0, 1])
-    assert cycle.constant(3)[:, 0].tolist() == [1.0, 4.0]
-
-
-def test_a_table_counts_the_runs_of_each_set():
-    task = testbed.TASKS["maze"]
-
-    def named(defaults, n_envs):
-        more = {"derived": "", "fixed": testbed.FIXED["ppo"], "sb3": testbed.SB3}[defaults]
-        return testbed.of_runs(task, "ppo", n_envs, more, testbed.SECONDS, 2)
-
-    kept = {run: {"solved": run == named("derived", 1)[0], "return": 0.5} for n in (1, 16) for run in named("derived", n)}
-    kept |= {run: {"solved": False, "return": 0.25} for run in named("sb3", 1)}
-    tables = dict(testbed.of_page(kept))
-    assert len(tables["test bed, chosen"].splitlines()) == 2
-    assert tables["test bed, held out"].splitlines()[2:] == [
-        f"| maze | {task.bar:g} | derived | 1/2, 0.5 | 0/2, 0.5 |  |  |",
-        f"| maze | {task.bar:g} | sb3 | 0/2, 0.25 |  |  |  |",
-        "| all |  | derived | 1/2 | 0/2 |  |  |",
-        "| those of sb3 |  | derived | 1/2 |  |  |  |",
-        "| those of sb3 |  | sb3 | 0/2 |  |  |  |",
+def test_a_table_counts_the_runs_of_each_set() -> None:
+    run = {"task": "maze", "n_envs": "1", "minutes": "1", "return": "0.5", "solved": "true"}
+    several = [run | {"settings": "derived", "solved": solved} for solved in ("true", "false")]
+    several += [run | {"settings": "sb3", "solved": "false"}, run | {"settings": "derived", "minutes": "0.5"}]
+    title = "held out, that Stable-Baselines3 can train (1)"
+    assert tables.counts(several, [TASKS["maze"], TASKS["ring"]]).splitlines()[-3:] == [
+        f"| {title} | derived | 1/2 |  |  |  |",
+        f"| {title} | fixed |  |  |  |  |",
+        f"| {title} | sb3 | 0/1 |  |  |  |",
     ]
+
+
+def test_the_campaign_trains_the_environments_that_rules_were_not_chosen_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FOLDER)
+    campaign = next(line for line in scripts(FOLDER / "README.md")[1].splitlines() if line.startswith("warprun -m"))
+    own = {file.stem for file in (FOLDER / "conf" / "env").glob("*.yaml")}
+    held = {task["settings"] for task in TASKS.values() if task["rules"] != "chosen"} & {f"env={name}" for name in own}
+    jobs = runs([word for word in words(campaign.replace("'", ""))[2:] if not is_of_sweep(word)])
+    assert {job[0] for job in jobs} == held and len(jobs) == 20 * len(held)
+    assert compose(jobs[0]).max_minutes == 1.0
+
+
+@pytest.mark.long  # compiles
+def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are written, with tiny budgets."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    shutil.copytree(FOLDER, tmp_path / "testbed", ignore=shutil.ignore_patterns("outputs"))
+    for command in scripts(FOLDER / "README.md")[0].splitlines():
+        given = [sys.executable, "-m", "tests.commands", *words(command.replace("'", ""))[1:]]
+        done = subprocess.run(given, capture_output=True, text=True, cwd=tmp_path / "testbed")
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 HEALTHY = (
@@ -140,13 +154,13 @@ HEALTHY = (
 
 
 @pytest.mark.slow  # compiles
-@pytest.mark.parametrize("bar", ["of the task", "null"])
+@pytest.mark.parametrize("more", ["", "env.solved_at=null"])
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_run_that_reaches_the_bar_is_not_told_that_it_does_not_learn(name, bar, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(SCRIPTS / "testbed")
-    task = testbed.TASKS[name]
-    solved_at = task.bar if bar == "of the task" else bar
-    given = words("agent=ppo tuned=none device=cpu concurrency.threads=1 n_envs=100 total_steps=1e6 stop_when_solved=false")
-    result = warprun.train([*given, *task.overrides.split(), f"env.solved_at={solved_at}", f"run_dir={tmp_path / 'run'}"])
-    assert result.eval_return >= task.bar
+def test_a_run_that_reaches_the_bar_is_not_told_that_it_does_not_learn(
+    name: str, more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(FOLDER)
+    given = "agent=ppo tuned=none device=cpu concurrency.threads=1 n_envs=100 total_steps=1e6 stop_when_solved=false"
+    result = warprun.train([*words(f"{given} {TASKS[name]['settings']} {more}"), f"run_dir={tmp_path / 'run'}"])
+    assert result.eval_return is not None and result.eval_return >= float(TASKS[name]["bar"])
     assert "; try: " not in capsys.readouterr().out
