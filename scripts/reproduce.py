@@ -159,7 +159,7 @@ MEASUREMENTS = {
     "covid_speed": Measurement(partial(rounds_by, "covid_speed", "speeds"), 8),
     "warpsci_2bc": Measurement(warpsci_2bc, 12),
     "exarl_inference": Measurement(partial(rounds_by, "exarl.runs", "inference"), 15),
-    "exarl": Measurement(exarl, 60),
+    "exarl": Measurement(exarl, 90),
 }
 
 
