@@ -33,6 +33,7 @@ import claims
 import claims_exarl
 import gpu_tables
 import gray_scott_results
+import kernel_table
 import kuramoto_sivashinsky_results
 import mixed_equilibrium
 import scale
@@ -209,6 +210,7 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield DOCS / "benchmarks" / "exarl.md", "exarl runs", claims_exarl.of_page(kept)
     yield from scale.places()
     yield from gpu_tables.places(kept["gpu"])
+    yield kernel_table.PAGE, "kernels", kernel_table.of_page(kernel_table.kept()[1])
     yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
     yield from peer_tables.of_pages(kept["peers"])
     yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
