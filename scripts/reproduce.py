@@ -39,13 +39,13 @@ import mixed_equilibrium
 import scale
 import testbed
 import testbed_tune
-from bench import peer_tables, population_tables
-from bench.startup import times as startups
+from bench import peer_tables
 from campaign import Parts, Values, measure
 from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, replaced, settings
 from evidence import Raw, quiet
 from exarl import runs as ranks
+from startup import times as startups
 from studies import STUDIES
 from study import runs_of
 
@@ -170,7 +170,7 @@ MEASUREMENTS = {
 def raw() -> Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
-    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "testbed_tune", "population", "peers")}
+    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "testbed", "testbed_tune", "peers")}
     return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()} | {"gpu": gpu_tables.kept()}
 
 
@@ -216,8 +216,6 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
     for mark, text in (*testbed.of_page(kept["testbed"]), *testbed_tune.of_page(kept["testbed_tune"])):
         yield DOCS / "defaults.md", mark, text
-    for mark, text in population_tables.of_page(kept["population"]):
-        yield DOCS / "benchmarks" / "population.md", mark, text
     for name, study in STUDIES.items():
         if study.place:
             yield *study.place, study.table(runs_of(study, kept["results"].get(name, {})))
