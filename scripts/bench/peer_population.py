@@ -11,7 +11,6 @@ from typing import Any
 import jax
 from peer_jax import first_state, iteration, make
 from peer_work import AGENT_ENVS, AGENT_HORIZON, Iterate, Work
-from peers import Worker
 
 WIDTHS = (4, 16, 64, 256)
 """Agents of a call, as far as they divide all agents; or all at once."""
@@ -77,6 +76,8 @@ def prepare_rejax(work: Work, variant: str, agents: int, threads: int) -> tuple[
 
 def on_cores(function: str, variant: str, agents: int, processes: int) -> tuple[Iterate, str]:
     """Return an iteration of every agent by processes that are bound to a core each: those free to use all stand still with jax 0.10.2."""
+    from peers import Worker  # with all of warprun, for which the check of a GPU has no time
+
     cores, workers = os.sched_getaffinity(0), list[Worker]()
     for core in sorted(cores)[:processes]:
         os.sched_setaffinity(0, {core})  # for the process that begins
