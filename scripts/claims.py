@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import claims_exarl
 import claims_warpsci
-from bench.startup import COMMANDS
 from common import DOCS, described, table
 from evidence import Raw, of_rounds
+from startup import COMMANDS
 from studies import STUDIES
 from study import runs_of
 
@@ -124,7 +124,7 @@ SPEEDS = (
         },
     ),
     Speeds(
-        (BENCHMARKS / "catalysis.md", "speed"),
+        (BENCHMARKS / "environments.md", "catalysis speed"),
         "throughput",
         MILLIONS,
         {
@@ -134,7 +134,7 @@ SPEEDS = (
         },
     ),
     Speeds(
-        (BENCHMARKS / "covid.md", "speed"),
+        (BENCHMARKS / "environments.md", "covid speed"),
         "covid_speed",
         ("thousand environment steps/s", "1 environment", "60", "1,000"),
         {

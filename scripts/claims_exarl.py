@@ -162,7 +162,7 @@ CLAIMS = (
     Claim(
         "EXARL 4",
         "targets of experiences computed on idle ranks: 3.30 times as fast with 4 processes; they were 90 % of the time",
-        "`python scripts/exarl/small.py`; needs at least 5 cores",
+        "– (needs at least 5 cores)",
         missing(UNTESTABLE),
     ),
     Claim(

@@ -1,6 +1,6 @@
 """What every CUDA kernel takes of a GPU, by the assembler of each architecture, without a GPU.
 
-    python scripts/kernel_table.py [ENVIRONMENT ...] [--missing] [--jobs N] [--write]
+    python scripts/kernel_table.py [ENVIRONMENT ...] [--jobs N] [--write]
 
 compiles the kernels of the environments that warprun ships, stepwise and in fused rollouts, and those of the learners
 (extra `ptx`). Numba makes them as it does on a card: libnvvm compiles a kernel for the card's architecture, and
@@ -8,9 +8,8 @@ nvJitLink optimises it once more when it links it. What comes out of that as PTX
 version, which says what the kernel takes, and whose code has the instructions that nvJitLink makes; `nvdisasm` lists
 them.
 
-`--write` keeps all in docs/benchmarks/kernels.json and writes the tables of kernels.md. What is kept of
-environments that are not named stays, and with `--missing` only kernels of which nothing is kept are compiled. Exit
-code 1: a kernel is beyond a limit (`problems`)."""
+`--write` keeps all in docs/benchmarks/kernels.json, with what is kept of environments that are not named;
+`python scripts/reproduce.py --write` puts the table into its page. Exit code 1: a kernel is beyond a limit (`problems`)."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from importlib.metadata import version
@@ -29,32 +28,89 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from common import DOCS, replace, require, settings, table
-from cuda_cards import (
-    CARDS,
-    KIB,
-    MOST_BLOCKS,
-    MOST_REGISTERS,
-    MOST_SHARED,
-    MOST_THREADS,
-    WARP,
-    Card,
-    most_threads,
-    resident,
-    warps_by_registers,
-)
+from common import DOCS, require, settings, table
 
 if TYPE_CHECKING:
     from cuda_launches import Launch
 
-KEPT = DOCS / "benchmarks" / "kernels.json"
-PAGE = DOCS / "benchmarks" / "kernels.md"
+KEPT, PAGE = DOCS / "benchmarks" / "kernels.json", DOCS / "benchmarks" / "kernels.md"
 N_ENVS = 10_000
 """Environments of the launches in the table."""
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
 """Those that make the code of a kernel."""
 FLOAT64 = ("step", "advantages", "spread", "returns", "merge", "moments")
 """Kernels of learners that compute in float64: Adam's corrections, and sums over many rows."""
+
+
+# Cards ----------------------------------------------------------------------------------------------------------------
+# The numbers are those of "Technical Specifications per Compute Capability" in NVIDIA's CUDA C++ Programming Guide, and
+# the units in which registers and shared memory are handed out those of `cuda_occupancy.h` in the CUDA toolkit.
+
+
+class Card(NamedTuple):
+    """The limits of an architecture."""
+
+    capability: tuple[int, int]
+    warps: int
+    """That a multiprocessor holds at once."""
+    blocks: int
+    """That it holds at once."""
+    shared: int
+    """Bytes of its shared memory."""
+    reserved: int
+    """Bytes of shared memory that every block takes in addition."""
+    unit: int
+    """Bytes in which shared memory is handed out."""
+    example: str
+
+    @property
+    def architecture(self) -> str:
+        """Name for the tools, as Numba gives it: from 9.0 on with the instructions that only this architecture has."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}{self.suffix}"
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name."""
+        return "a" if self.capability >= (9, 0) else ""
+
+
+KIB = 1024
+CARDS = (
+    Card((7, 5), 32, 16, 64 * KIB, 0, 256, "T4"),
+    Card((8, 0), 64, 32, 164 * KIB, KIB, 128, "A100"),
+    Card((8, 6), 48, 16, 100 * KIB, KIB, 128, "RTX 3090"),
+    Card((8, 9), 48, 24, 100 * KIB, KIB, 128, "L4, RTX 4090"),
+    Card((9, 0), 64, 32, 228 * KIB, KIB, 128, "H100, H200"),
+    Card((10, 0), 64, 32, 228 * KIB, KIB, 128, "B200"),
+    Card((12, 0), 48, 24, 100 * KIB, KIB, 128, "RTX 5090"),
+)
+WARP = 32
+REGISTERS, PARTITIONS, UNIT = 65536, 4, 256
+"""Of a multiprocessor and of a block; parts that it splits them into; how many are handed out to a warp at once."""
+MOST_REGISTERS, MOST_THREADS, MOST_BLOCKS = 255, 1024, 2**31 - 1
+"""Of a thread, of a block, and of a grid's first dimension."""
+MOST_SHARED = 48 * KIB
+"""Bytes of shared memory of a block, static and dynamic, that need no permission of the driver, on every card."""
+
+
+def warps_by_registers(registers: int) -> int:
+    """Return how many warps with so many registers of a thread a multiprocessor holds; no block may have more."""
+    of_warp = -(-registers * WARP // UNIT) * UNIT
+    return PARTITIONS * (REGISTERS // PARTITIONS // of_warp) if of_warp else MOST_THREADS // WARP
+
+
+def most_threads(registers: int) -> int:
+    """Return the threads of the largest block, as the driver says it of a kernel."""
+    return min(MOST_THREADS, WARP * warps_by_registers(registers))
+
+
+def resident(card: Card, registers: int, threads: int, shared: int) -> int:
+    """Return how many blocks a multiprocessor holds; `shared`: bytes of a block, static and dynamic."""
+    warps = -(-threads // WARP)
+    taken = -(-(shared + card.reserved) // card.unit) * card.unit
+    by_shared = card.shared // taken if taken else card.blocks
+    return min(warps_by_registers(registers) // warps, by_shared, card.warps // warps, card.blocks)
 
 
 # Compiling ------------------------------------------------------------------------------------------------------------
@@ -71,26 +127,16 @@ class Code(NamedTuple):
     shared: int
     """Bytes of static shared memory of a block."""
     instructions: dict[str, int]
-    """Group of MIX -> how many; "all": every one but padding."""
+    """Group of MIX -> how many; "all": every one."""
 
 
 MIX = {
-    "FFMA": r"FFMA2?",
-    "MUFU": r"MUFU",
-    "LDG": r"LDG",
-    "STG": r"STG",
-    "LDS": r"LDS",
-    "STS": r"STS",
-    "BAR": r"BAR",
-    "CALL": r"CALL",
     "float64": r"D(?:FMA|ADD|MUL|SETP|MNMX)|MUFU\.\w*64H?|\w+\.F64|\w+\.\w+\.F64",
     "local": r"LDL|STL",
-    "generic": r"LD|ST",
     "atomic": r"ATOM|ATOMS|ATOMG|RED|REDG",
 }
-"""Name -> pattern of the beginning of an instruction, up to a dot or its end."""
+"""What no kernel, or few, should have -> pattern of the beginning of an instruction, up to a dot or its end."""
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
-PADDING = {"NOP"}
 
 
 def tool(name: str) -> Path:
@@ -147,8 +193,7 @@ def disassembled(cubin: Path) -> str:
 def mix(listing: str) -> dict[str, int]:
     """Return how many instructions of each group of MIX a listing has."""
     count = Counter(INSTRUCTION.findall(listing))
-    for padding in PADDING:
-        del count[padding]
+    del count["NOP"]
     patterns = {name: re.compile(rf"(?:{pattern})(?:\.|$)") for name, pattern in MIX.items()}
     groups = {name: sum(n for op, n in count.items() if pattern.match(op)) for name, pattern in patterns.items()}
     return {"all": count.total()} | {name: n for name, n in groups.items() if n}
@@ -342,84 +387,47 @@ def by_kernel(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     return found
 
 
-def registers_table(rows: Iterable[Row]) -> str:
-    """Return the table of registers and occupancy."""
-    titles = ["of", "kernel", "blocks x threads", "shared memory, B", *(card.architecture for card in CARDS)]
+def of_page(rows: Iterable[Row]) -> str:
+    """Return the table of the page: the largest kernels of environments and of learners."""
     lines = []
     for (owner, name), found in by_kernel(rows).items():
-        grids = list(dict.fromkeys(f"{row.blocks:,} x {row.threads}" for row in found))
-        cells = [f"{row.registers}, {row.occupancy:.0%}" for row in found]
-        lines.append([owner, name, " or ".join(grids), f"{found[0].shared:,}", *cells])
-    return table(titles, lines)
+        if name == "rollout" or name.startswith("gradient"):
+            cells = [f"{row.registers}, {row.occupancy:.0%}" for row in found]
+            threads = " or ".join(dict.fromkeys(str(row.threads) for row in found))
+            lines.append([owner, name, threads, f"{found[0].shared:,}", *cells])
+    cards = [f"{card.architecture} ({card.example})" for card in CARDS]
+    return table(["of", "kernel", "threads of a block", "shared memory, B", *cards], lines)
 
 
-SHOWN = "sm_90a"
-"""The architecture whose instructions are shown."""
-
-
-def mix_table(rows: Iterable[Row]) -> str:
-    """Return the table of instructions for one architecture."""
-    groups = [name for name in MIX if name not in ("local", "atomic")]
-    lines = [
-        [row.owner, row.kernel, f"{row.instructions['all']:,}", *(row.instructions.get(name, 0) for name in groups)]
-        for row in rows
-        if row.architecture == SHOWN
-    ]
-    return table(["of", "kernel", "all", *groups], lines)
-
-
-def cards_table() -> str:
-    """Return the table of the limits of the architectures."""
-    lines = [[c.architecture, c.example, c.warps, c.blocks, f"{c.shared // KIB} KiB"] for c in CARDS]
-    return table(["architecture", "for example", "warps", "blocks", "shared memory"], lines)
-
-
-TABLES = {"cards": lambda rows: cards_table(), "registers": registers_table, "instructions": mix_table}
-"""Mark in the page -> the table there."""
-
-found: list[Kernel] = []
-"""What worker processes compile: they are forked when it is complete."""
-
-
-def compiled(number: int) -> list[Row]:
-    """Compile a kernel of `found`."""
-    return rows_of(found[number])
-
-
-def compile_all(jobs: int) -> Iterator[tuple[Kernel, list[Row]]]:
-    """Yield each kernel of `found` when it is compiled; rollouts and learners come first."""
-    # The kernels of an environment share functions, which a process compiles once.
-    pools = [ProcessPoolExecutor(1, get_context("fork")) for _ in range(jobs)]
-    order = sorted(range(len(found)), key=lambda n: found[n].name != "rollout" and found[n].owner != "learner")
-    process_of = {name: pools[n % jobs] for n, name in enumerate(ENVIRONMENTS)}
-    waiting = {process_of[found[n].environment].submit(compiled, n): n for n in order}
-    for done in as_completed(waiting):
-        yield found[waiting[done]], done.result()
-    for pool in pools:
-        pool.shutdown()
+def compiled(environment: str, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], list[Row]]:
+    """Compile the kernels of an environment that have these owners and names; return the rows of each."""
+    wanted = (kernel for kernel in distinct(kernels_of(environment)) if (kernel.owner, kernel.name) in names)
+    return {(kernel.owner, kernel.name): rows_of(kernel) for kernel in wanted}
 
 
 def main() -> None:
-    """Compile the kernels, print what is beyond a limit, and write the tables."""
-    chosen = settings(__doc__, "environments*", jobs=os.cpu_count() or 1, missing=False, write=False)
+    """Compile the kernels, print what is beyond a limit, and keep the rows."""
+    chosen = settings(__doc__, "environments*", jobs=os.cpu_count() or 1, write=False)
     require("numba_cuda", "numba-cuda")
     tool("ptxas"), tool("nvdisasm")
-    every = sorted(distinct(k for name in ENVIRONMENTS for k in kernels_of(name)), key=lambda k: k.owner == "learner")
-    known = by_kernel(kept()[1]) if chosen.environments or chosen.missing else {}
-    named = [kernel for kernel in every if kernel.environment in (chosen.environments or ENVIRONMENTS)]
-    found.extend(kernel for kernel in named if not (chosen.missing and (kernel.owner, kernel.name) in known))
-    wrong = []
-    for kernel, of_kernel in compile_all(chosen.jobs):
-        taken = (f"{row.registers} ({row.occupancy:.0%})" for row in of_kernel)
-        print(*taken, kernel.owner, kernel.name, flush=True)
-        wrong += [problem for row in of_kernel for problem in problems(row)]
-        known[kernel.owner, kernel.name] = of_kernel
-        if chosen.write:  # each as soon as it is there
-            keep([row for kernel in every for row in known.get((kernel.owner, kernel.name), ())])
+    environments = chosen.environments or list(ENVIRONMENTS)
+    if unknown := set(environments) - set(ENVIRONMENTS):
+        print(f"kernel_table: no environment {min(unknown)!r}; there are: {', '.join(ENVIRONMENTS)}", file=sys.stderr)
+        sys.exit(2)
+    every = distinct(kernel for name in ENVIRONMENTS for kernel in kernels_of(name))
+    order = [(kernel.owner, kernel.name) for kernel in sorted(every, key=lambda kernel: kernel.owner == "learner")]
+    known = by_kernel(kept()[1]) if chosen.environments else {}
+    wrong: list[str] = []
+    with ProcessPoolExecutor(chosen.jobs, get_context("fork")) as pool:
+        names = {name: {(each.owner, each.name) for each in every if each.environment == name} for name in environments}
+        for done in as_completed([pool.submit(compiled, name, own) for name, own in names.items()]):
+            known |= done.result()
+            for (owner, name), rows in done.result().items():
+                print(*(f"{row.registers} ({row.occupancy:.0%})" for row in rows), owner, name, flush=True)
+                wrong += [problem for row in rows for problem in problems(row)]
+            if chosen.write:  # each as soon as it is there
+                keep([row for key in order for row in known.get(key, ())])
     print("\n".join(wrong or ["nothing is beyond a limit"]))
-    if chosen.write:
-        for mark, write in TABLES.items():
-            replace(PAGE, mark, write(kept()[1]))
     sys.exit(1 if wrong else 0)
 
 

@@ -65,7 +65,7 @@ LEARNING_WITH_MORE: dict[str, Column] = {
 
 
 def _catalysis(mark: str, overrides: dict[str, str]) -> Study:
-    place = BENCHMARKS / "catalysis.md", mark
+    place = BENCHMARKS / "environments.md", mark
     return Study(place, cases_of(overrides), PATHS, (), near_the_optimum, measure="catalysis_results:measured")
 
 
@@ -233,7 +233,7 @@ STUDIES = {
     "catalysis_continuous": _catalysis("continuous", CONTINUOUS),
     "catalysis_published": _catalysis("published", PUBLISHED),
     "catalysis_envs": Study(
-        (BENCHMARKS / "catalysis.md", "environments"),
+        (BENCHMARKS / "environments.md", "environments"),
         cases_of(MORE_ENVIRONMENTS),
         LEARNING_WITH_MORE,
         (),
@@ -253,7 +253,7 @@ STUDIES = {
         measure="booster_results:measured",
     ),
     "covid": Study(
-        (BENCHMARKS / "covid.md", "learning"),
+        (BENCHMARKS / "environments.md", "learning"),
         cases_of(COVID),
         {},
         (),
@@ -263,7 +263,7 @@ STUDIES = {
         measure="covid_results:measured",
     ),
     "covid_references": Study(
-        (BENCHMARKS / "covid.md", "references"),
+        (BENCHMARKS / "environments.md", "references"),
         {"all": Case("env=covid")},
         {},
         (),
@@ -273,6 +273,12 @@ STUDIES = {
         measure="covid_results:references",
     ),
     "tag": Study(
-        (BENCHMARKS / "tag.md", "catches"), cases_of(TAG), {}, (), as_trained, write_table=of_catches, measure="tag_results:measured"
+        (BENCHMARKS / "environments.md", "catches"),
+        cases_of(TAG),
+        {},
+        (),
+        as_trained,
+        write_table=of_catches,
+        measure="tag_results:measured",
     ),
 }

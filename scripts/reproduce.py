@@ -34,16 +34,17 @@ import claims_exarl
 import defaults_tables
 import gpu_tables
 import gray_scott_results
+import kernel_table
 import kuramoto_sivashinsky_results
 import mixed_equilibrium
 import scale
-from bench import peer_tables, population_tables
-from bench.startup import times as startups
+from bench import peer_tables
 from campaign import Parts, Values, measure
 from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, replaced, settings
 from evidence import Raw, quiet
 from exarl import runs as ranks
+from startup import times as startups
 from studies import STUDIES
 from study import runs_of
 
@@ -158,7 +159,7 @@ MEASUREMENTS = {
     "covid_speed": Measurement(partial(rounds_by, "covid_speed", "speeds"), 8),
     "warpsci_2bc": Measurement(warpsci_2bc, 12),
     "exarl_inference": Measurement(partial(rounds_by, "exarl.runs", "inference"), 15),
-    "exarl": Measurement(exarl, 60),
+    "exarl": Measurement(exarl, 90),
 }
 
 
@@ -168,7 +169,7 @@ MEASUREMENTS = {
 def raw() -> Raw:
     """Return all raw numbers by file."""
     folder = DOCS / "benchmarks"
-    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "population", "peers")}
+    files = {name: folder / f"{name}.json" for name in ("reproduce", "results", "peers")}
     return {name: json.loads(file.read_text()) if file.exists() else {} for name, file in files.items()} | {"gpu": gpu_tables.kept()}
 
 
@@ -208,13 +209,12 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield DOCS / "benchmarks" / "exarl.md", "exarl runs", claims_exarl.of_page(kept)
     yield from scale.places()
     yield from gpu_tables.places(kept["gpu"])
+    yield kernel_table.PAGE, "kernels", kernel_table.of_page(kernel_table.kept()[1])
     yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
     yield from peer_tables.of_pages(kept["peers"])
     yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
     for mark, text in defaults_tables.of_page():
         yield defaults_tables.PAGE, mark, text
-    for mark, text in population_tables.of_page(kept["population"]):
-        yield DOCS / "benchmarks" / "population.md", mark, text
     for name, study in STUDIES.items():
         if study.place:
             yield *study.place, study.table(runs_of(study, kept["results"].get(name, {})))

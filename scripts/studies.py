@@ -283,7 +283,7 @@ MEMBER = (
     "env=pendulum agent=ppo tuned=none total_steps=4e5 n_envs=64 agent.horizon=64 eval.every=never eval.final_episodes=200"
     " checkpoint.best=false stop_when_solved=false log.every=10%"
 )
-"""What scripts/bench/pbt.py does not search; the name says how it searches."""
+"""What scripts/pbt.py does not search; the name says how it searches."""
 SEARCHES = {"population-based training": f"{MEMBER} name=pbt", "random search": f"{MEMBER} name=random"}
 SEARCHED: dict[str, Column] = {
     "search": name,
@@ -340,9 +340,7 @@ STUDIES = {
         measure="breakout:trained",
     ),
     "auto": Study((DOCS / "auto.md", "auto"), cases_of(SIZED), {}, (), as_trained, seeds=3, write_table=by_size),
-    "pbt": Study(
-        (DOCS / "benchmarks" / "population.md", "pbt"), cases_of(SEARCHES), SEARCHED, (), as_trained, measure="bench.pbt:measured"
-    ),
+    "pbt": Study((DOCS / "populations.md", "pbt"), cases_of(SEARCHES), SEARCHED, (), as_trained, measure="pbt:measured"),
     "comparisons": Study(
         (OFF_POLICY_PAGE, "results comparisons"),
         {case: Case(*given) for case, given in COMPARISONS.items()},

@@ -94,7 +94,7 @@ def test_the_table_has_medians_of_quiet_rounds_and_ratios_at_the_same_number_of_
     noisy = tables.of_works({"a2c-64": kept([(False, *each) for _, *each in rounds])}, ["a2c-64"], 1e6)
     assert "| A2C, 64-64 ~ |" in noisy
     assert tables.compared({"a2c-64": kept(rounds)}).startswith("A2C with 64-64 units is 2.0 times as fast as rejax")
-    assert [text for _, _, text in tables.of_pages({})] == [""] * 8
+    assert not any(text for _, _, text in tables.of_pages({}))
 
 
 def test_processor_time_has_that_of_processes_that_go_on_and_of_those_that_have_ended():

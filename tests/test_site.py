@@ -43,9 +43,9 @@ def test_every_public_name_is_in_the_reference() -> None:
     ("page", "written", "shown"),
     [
         ("ppo.md", "[a](../warprun/runs/run.py#L7)", "[a](https://at/blob/main/warprun/runs/run.py#L7)"),
-        ("benchmarks/tag.md", "[a](../../README.md)", "[a](https://at/blob/main/README.md)"),
+        ("benchmarks/off_policy.md", "[a](../../README.md)", "[a](https://at/blob/main/README.md)"),
         ("api.md", "[a](notebook.ipynb)", "[a](https://at/blob/main/docs/notebook.ipynb)"),
-        ("benchmarks/tag.md", "[a](../tag.md#b), ![c](../figures/c.png)", None),
+        ("benchmarks/off_policy.md", "[a](../tag.md#b), ![c](../figures/c.png)", None),
         ("faq.md", "[a](https://b/c), [d](mailto:e@f), [g](#h)", None),
         ("faq.md", r"| `a\|b` | |x\|", r"| `a|b` | |x\|"),
     ],

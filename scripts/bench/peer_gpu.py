@@ -38,7 +38,7 @@ POPULATION = "population"
 def prepared(work: str, n_envs: int) -> spec.Iterate:
     """Return a compiled iteration."""
     if work == POPULATION:
-        return peer_population.prepare(spec.POPULATION, GENERATOR, AGENTS, 1, (AGENTS,))[0]
+        return peer_population.prepare(spec.WORKS[POPULATION], GENERATOR, AGENTS, 1, (AGENTS,))[0]
     library = peer_jax_memory if work.startswith("lstm") else peer_jax
     return library.prepare(spec.WORKS[work], GENERATOR, n_envs, 1)[0]
 

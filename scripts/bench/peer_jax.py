@@ -1,11 +1,7 @@
-"""gymnax with A2C and PPO written for speed in JAX, a whole iteration in one compiled program; and rejax on gymnax.
-
-python scripts/bench/peer_jax.py solve CACHE   # train with rejax until CartPole is solved
-"""
+"""gymnax with A2C and PPO written for speed in JAX, a whole iteration in one compiled program; and rejax on gymnax."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -278,54 +274,3 @@ def prepare_off_policy(work: OffPolicy, variant: str, n_envs: int, threads: int)
     for _ in range(-(-spec.FILLED // (spec.TOGETHER * n_envs))):
         iterate()
     return iterate, f"{type(agent).__name__}, jit of {together} iterations"
-
-
-N_ENVS, TOGETHER, MOST = 1_000, 10, 400
-"""Environments, iterations between two evaluations, and the largest number of evaluations."""
-SOLVING = Work("PPO", "ppo", 64, 1, 16, learning_rate=3e-3)
-"""Settings with which rejax solves CartPole in one epoch per rollout; no others were tried."""
-
-
-def solve(cache: str) -> None:
-    """Train with rejax until the greedy return is high enough; print steps and return."""
-    jax.config.update("jax_compilation_cache_dir", cache)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-    jax.config.update("jax_default_prng_impl", "unsafe_rbg")
-    agent = make(N_ENVS, SOLVING)
-    env, params = agent.env, agent.env_params
-
-    def greedy_return(actor: Any, key: jax.Array) -> jax.Array:
-        keys = jax.random.split(key, spec.EPISODES)
-
-        def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            obs, state, going_on, total = carry
-            action = agent.actor.apply(actor, obs, method="_action_dist").logits.argmax(-1)
-            obs, state, _, done, _ = jax.vmap(env.step, (0, 0, 0, None))(keys, state, action, params)
-            # The step that ends an episode still counts.
-            return obs, state, going_on & ~done, total + going_on
-
-        obs, state = jax.vmap(env.reset, (0, None))(keys, params)
-        first = (obs, state, jnp.ones(spec.EPISODES, bool), jnp.zeros(spec.EPISODES))
-        # No longer than the longest episode; the time limit ends them all.
-        going_on = lambda carry: carry[2].any() & (carry[3].max() < spec.TIME_LIMIT)  # noqa: E731
-        return jax.lax.while_loop(going_on, step, first)[3].mean()
-
-    @jax.jit
-    def some(state: Any) -> tuple[Any, jax.Array]:
-        state = jax.lax.fori_loop(0, TOGETHER, lambda _, state: agent.train_iteration(state), state)
-        return state, greedy_return(state.actor_ts.params, state.rng)
-
-    state = jax.jit(agent.init_state)(jax.random.key(0))
-    result = 0.0
-    for n in range(1, MOST + 1):
-        state, mean = some(state)
-        result = float(mean)
-        if result >= spec.SOLVED_AT:
-            print(f"solved: {n * TOGETHER * N_ENVS * spec.HORIZON} steps, greedy return {result:.1f}")
-            return
-    sys.exit(f"not solved: greedy return {result:.1f}")
-
-
-if __name__ == "__main__":
-    solve(sys.argv[2])

@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from common import DOCS, described, table
 from peer_work import WORKS
-from peers import BATCHED, FEW, LIMIT, MANY, MEMORY, ON_POLICY, ONE, OWN, SOLVE
+from peers import BATCHED, FEW, LIMIT, MANY, MEMORY, ON_POLICY, ONE, OWN
 
 Found = dict[str, Any]
 Rates = tuple[float, ...]
@@ -22,11 +22,13 @@ PLACES = (
     (THROUGHPUT, "few", ("few",), 1e6),
     (THROUGHPUT, "batched", BATCHED, 1e6),
     (THROUGHPUT, "memory", MEMORY, 1e3),
+    (THROUGHPUT, "population", ("population",), 1e6),
+    (THROUGHPUT, "sweeps", ("seeds", "solved"), 1.0),
     (OFF_POLICY, "off policy one", ONE, 1e3),
     (OFF_POLICY, "off policy many", (*FEW, *MANY), 1e3),
 )
 """Page, mark, works, and the unit of their rates."""
-UNITS = {1e6: "million steps/s", 1e3: "thousand steps/s"}
+UNITS = {1e6: "million steps/s", 1e3: "thousand steps/s", 1.0: "solved agents/s"}
 
 
 class Row(NamedTuple):
@@ -85,10 +87,10 @@ def of_works(found: Found, works: Sequence[str], unit: float) -> str:
     works = [work for work in works if measured(found.get(work))]
     for work in works:
         rows = rows_of(work, found[work])
-        most = next(median(row.wall) for row in rows if row.name == LIMIT)
+        most = next((median(row.wall) for row in rows if row.name == LIMIT), None)
         for row in rows:
             low, middle, high = (f"{rate / unit:.3g}" for rate in (min(row.wall), median(row.wall), max(row.wall)))
-            share = f"{100 * median(row.wall) / most:.0f} %" if row.trunk == "shared" and row.name != LIMIT else ""
+            share = f"{100 * median(row.wall) / most:.0f} %" if most and row.trunk == "shared" and row.name != LIMIT else ""
             times = row.times(rows)
             cells.append(
                 (
@@ -115,27 +117,16 @@ def about(found: Found, works: Sequence[str]) -> str:
     for (machine, commit), owns in groups.items():
         rounds = [part for own in owns for title, part in own["parts"].items() if title.startswith("round")]
         dates = sorted(part["date"].split()[0] for part in rounds)
-        most = max((part["foreign_cores"] for part in rounds if part["quiet"]), default=0.0)
+        foreign = [part["foreign_cores"] for part in rounds if part["quiet"]]
         when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
         written += (
             f"\n{when}, {machine}, commit {commit}; medians of {len(rounds) // len(owns)} rounds of at "
             f"least {owns[0]['seconds']:g} s, with the least and the largest. Load average before at most "
-            f"{max(load for own in owns for load in own['load_before'])}, other processes at most {most:.2f} of a core; "
-            f"{sum(not part['quiet'] for part in rounds)} of {len(rounds)} rounds were not quiet and are left out if others were.\n"
+            f"{max(load for own in owns for load in own['load_before'])}"
+            + (f", other processes at most {max(foreign):.2f} of a core" if foreign else "")
+            + f"; {len(rounds) - len(foreign)} of {len(rounds)} rounds were not quiet and are left out if others were.\n"
         )
     return written
-
-
-def solved(found: Found) -> str:
-    """Return the table of the time from the command to a solved CartPole, empty before it is measured."""
-    if not measured(found.get(SOLVE)):
-        return ""
-    rounds, mark = counted(found[SOLVE])
-    cells = []
-    for name in rounds[0]:
-        wall, cpu = zip(*(values[name] for values in rounds), strict=True)
-        cells.append((name + mark, f"{median(wall):.2f} [{min(wall):.2f}, {max(wall):.2f}]", f"{median(cpu):.2f}"))
-    return table(["who", "s", "s of processor time"], cells) + about(found, [SOLVE])
 
 
 def compared(found: Found) -> str:
@@ -154,5 +145,4 @@ def of_pages(found: Found) -> Iterator[tuple[Path, str, str]]:
     """Yield page, mark and text of every table."""
     for page, mark, works, unit in PLACES:
         yield page, mark, of_works(found, works, unit)
-    yield THROUGHPUT, "solved", solved(found)
     yield DOCS / "performance.md", "compared", compared(found)

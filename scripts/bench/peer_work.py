@@ -22,8 +22,6 @@ HORIZON = 16
 """Steps of every environment in a rollout."""
 GAMMA, LAMBDA, VALUE_COEF, ENTROPY_COEF, MAX_NORM, CLIP = 0.99, 0.95, 0.5, 0.01, 0.5, 0.2
 LEARNING_RATE = 1e-3
-SOLVED_AT, EPISODES = 475.0, 128
-"""Greedy mean return at which CartPole-v1 counts as solved, and its number of episodes."""
 
 BATCH, CAPACITY, FILLED, TOGETHER = 256, 100_000, 1_000, 32
 """Off policy: transitions of a gradient step and of the replay memory, random steps before the first, steps of an iteration."""
@@ -106,7 +104,14 @@ class OffPolicy(NamedTuple):
         return 2.0 * sum(a * b for a, b in pairwise((n_in, self.width, self.width, n_out))), 2.0 * n_in * self.width
 
 
-WORKS: dict[str, Work | OffPolicy] = {
+class Sweep(NamedTuple):
+    """Agents that warprun trains by one command until they are solved."""
+
+    label: str
+    settings: str
+
+
+WORKS: dict[str, Work | OffPolicy | Sweep] = {
     "rollout-64": Work("rollout, 64-64", "none", 64, 0, 0),
     "a2c-64": Work("A2C, 64-64", "a2c", 64, 1, 1),
     "a2c-32": Work("A2C, 32-32", "a2c", 32, 1, 1),
@@ -122,10 +127,10 @@ for _agent, _env in (("sac", "pendulum"), ("td3", "pendulum"), ("dqn", "cartpole
         WORKS[f"{_agent}-{_width}"] = OffPolicy(f"{_agent.upper()}, {_width}-{_width}", _agent, _env, _width)
     for _n_envs, _updates in ((16, 1), (1_000, 16)):
         WORKS[f"{_agent}-{_n_envs}-envs"] = OffPolicy(f"{_agent.upper()}, 64-64", _agent, _env, 64, _updates, _n_envs)
-AGENT_STEPS, AGENT_ENVS, AGENT_HORIZON = 500_000, 64, 128
-"""Environment steps, environments and horizon of an agent of a population."""
-POPULATION = Work(
-    "PPO 4 x 4, 64-64, a population",
+AGENT_ENVS, AGENT_HORIZON, AGENT_STEPS = 64, 128, 65_536
+"""Environments and horizon of an agent of a population, and its environment steps."""
+WORKS["population"] = Work(
+    "PPO 4 x 4, 64-64",
     "ppo",
     64,
     epochs=4,
@@ -136,7 +141,9 @@ POPULATION = Work(
     separate=True,
     clips_value=True,
 )
-"""What PureJaxRL trains CartPole with by default, with more environments: scripts/bench/population.py measures it."""
+"""What PureJaxRL trains CartPole with by default, with more environments."""
+WORKS["seeds"] = Sweep("32 seeds of CartPole", "env=cartpole")
+WORKS["solved"] = Sweep("A2C, 16 environments each", "experiment=cartpole_population")
 
 
 def rate(iterate: Iterate, seconds: float) -> dict[str, float]:
@@ -168,7 +175,7 @@ def main() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     module, _, function = sys.argv[1].partition(":")
     prepare = getattr(importlib.import_module(module), function)
-    iterate, works = None, WORKS | {"population": POPULATION}
+    iterate = None
     for line in sys.stdin:
         asked = json.loads(line)
         answer: dict[str, Any]
@@ -176,7 +183,7 @@ def main() -> None:
             iterate = None
             gc.collect()
             start = time.perf_counter()
-            iterate, settings = prepare(works[asked["work"]], asked["variant"], asked["n_envs"], threads)
+            iterate, settings = prepare(WORKS[asked["work"]], asked["variant"], asked["n_envs"], threads)
             # Twice: the first call compiles, the second allocates.
             iterate()
             iterate()

@@ -1,7 +1,7 @@
 """Measure warprun against other packages at the same work, in turn.
 
     python scripts/bench/peers.py [--works WORK ...] [--rounds 5] [--seconds 1.5] [--wait MINUTES] [--again] [--list]
-    python scripts/reproduce.py --write     # the tables of docs/benchmarks/throughput.md, off_policy.md and docs/performance.md
+    python scripts/reproduce.py --write     # the tables
 
 Every peer is a process. For each work all peers are prepared (compiled and warm), then measured in turn, round after round, in wall time
 and in CPU time of the process and its children. Each round is kept in docs/benchmarks/peers.json as soon as it has ended, so the same
@@ -18,24 +18,19 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from campaign import Parts, Values, cpu_s, measure, read
-from common import DOCS, ROOT, children_cpu_s, settings, timed
+from common import DOCS, ROOT, settings
 from peer_work import CAPACITY, WORKS, OffPolicy, versions
 
 from warprun.runs import rundir
 
 HERE, KEPT = Path(__file__).resolve().parent, DOCS / "benchmarks" / "peers.json"
-SOLVE = "solve"
-"""From the command to a solved CartPole; its rounds are seconds."""
 ON_POLICY, MEMORY = ("rollout-64", "a2c-64", "a2c-32", "ppo-64"), ("lstm-128", "lstm-16")
 TRAINING, BATCHED = ON_POLICY[1:], ("gymnax-a2c", "gymnax-ppo")
 ONE = tuple(name for name, work in WORKS.items() if isinstance(work, OffPolicy) and work.n_envs == 1)
@@ -67,7 +62,8 @@ class Peer(NamedTuple):
 CORES = len(os.sched_getaffinity(0))
 JAX, REJAX, SB3 = ("jax", "gymnax", "optax"), ("jax", "gymnax", "rejax"), ("torch", "stable_baselines3", "gymnasium")
 LIMIT, OWN = "arithmetic limit", "warprun"
-NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+AGENTS = 128
+"""Of a population; the number of environments of a peer is that of its agents then."""
 
 
 def own(variant: str, n_envs: int, threads: int, *works: str) -> Peer:
@@ -78,6 +74,16 @@ def own(variant: str, n_envs: int, threads: int, *works: str) -> Peer:
 def limit(threads: int, *works: str) -> Peer:
     """Return the rate of the matrix product as a peer."""
     return Peer(LIMIT, "peer_warprun:prepare", "product", "shared", 0, threads, (), works)
+
+
+def sweep(variant: str, agents: int, work: str) -> Peer:
+    """Return warprun, which trains agents by one command."""
+    return Peer(OWN, "peer_sweeps:prepare", variant, variant, agents, CORES, (), (work,))
+
+
+def population(name: str, function: str, needs: tuple[str, ...]) -> Peer:
+    """Return agents that learn together in JAX."""
+    return Peer(name, f"peer_population:{function}", "unsafe_rbg", "separate", AGENTS, CORES, needs, ("population",))
 
 
 def jax(n_envs: int, threads: int, *works: str) -> Peer:
@@ -99,7 +105,7 @@ def rejax_off_policy(capacity: int, n_envs: int, threads: int, *works: str) -> P
 
 def sb3(name: str, library: str, trunk: str, n_envs: int, threads: int, *works: str) -> Peer:
     """Return Stable-Baselines3, or a package with its interface."""
-    return Peer(name, "peer_torch:prepare_sb3", library, trunk, n_envs, threads, (*SB3, library), works)
+    return Peer(name, "peer_sb3:prepare_sb3", library, trunk, n_envs, threads, (*SB3, library), works)
 
 
 # 10,000 environments, and 1,000 where a peer can train faster with them. A process with one thread is bound to a core.
@@ -120,7 +126,6 @@ PEERS = (
     jax(1_000, CORES, *TRAINING, *BATCHED),
     rejax(10_000, *TRAINING),
     rejax(1_000, *TRAINING),
-    Peer("torch on gymnasium", "peer_torch:prepare", "", "shared", 10_000, CORES, ("torch", "gymnasium"), ON_POLICY),
     sb3("Stable-Baselines3", "stable_baselines3", "separate", 1_000, 1, "a2c-64", "ppo-64"),
     jax(10, 1, "few"),
     jax(100, 1, "few"),
@@ -134,16 +139,22 @@ PEERS = (
     rejax_off_policy(2_000, 16, 1, *FEW),
     rejax_off_policy(CAPACITY, 1_000, CORES, *MANY),
     rejax_off_policy(2_000, 1_000, CORES, *MANY),
+    sweep("separate", AGENTS, "population"),
+    sweep("shared", AGENTS, "population"),
+    population("JAX on gymnax", "prepare", JAX),
+    population("rejax", "prepare_rejax", REJAX),
+    sweep("shared", 32, "seeds"),
+    sweep("shared", 256, "solved"),
 )
 
 
 class Worker:
     """The process of a peer."""
 
-    def __init__(self, prepare: str, threads: int, python: str = sys.executable, variables: Mapping[str, str] = NO_VARIABLES) -> None:
+    def __init__(self, prepare: str, threads: int) -> None:
         # Without it torch's threads spin while others could compute, torch's own in the next process among them.
-        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | variables
-        command = [python, "-W", "ignore", str(HERE / "peer_work.py"), prepare, str(threads)]
+        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+        command = [sys.executable, "-W", "ignore", str(HERE / "peer_work.py"), prepare, str(threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def ask(self, **question: Any) -> dict[str, Any]:
@@ -212,35 +223,15 @@ class Workers:
             worker.close()
 
 
-def solved(caches: str) -> Values:
-    """Return seconds on the clock and CPU seconds from a command to a solved CartPole, with caches of compiled programs in a folder."""
-    if not any(Path(caches).iterdir()):
-        Path(caches, "begun").touch()
-        solved(caches)  # fills them
-    commands = {
-        OWN: [sys.executable, "-m", "warprun", "env=cartpole", "n_envs=10000", f"output_root={caches}"],
-        "rejax": [sys.executable, "-W", "ignore", str(HERE / "peer_jax.py"), "solve", f"{caches}/jax"],
-    }
-    found: Values = {}
-    for name, command in commands.items():
-        before, done = children_cpu_s(), list[subprocess.CompletedProcess[str]]()
-        wall_s = timed(
-            lambda command=command, done=done: done.append(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True))
-        )
-        if "solved" not in done[0].stdout:
-            raise RuntimeError(f"{name} has not solved CartPole: {done[0].stdout}")
-        found[name] = [wall_s, children_cpu_s() - before]
-    return found
-
-
-def parts(works: list[str], rounds: int, seconds: float, workers: Workers, caches: str) -> dict[str, Parts]:
+def parts(works: list[str], rounds: int, seconds: float, workers: Workers) -> dict[str, Parts]:
     """Return the parts of every work: what prepares its peers, and its rounds."""
-    found: dict[str, Parts] = {}
-    for work in works:
-        found[work] = {} if work == SOLVE else {"prepared": partial(workers.prepare, work)}
-        for n in range(rounds):
-            found[work][f"round {n}"] = partial(solved, caches) if work == SOLVE else partial(workers.round, work, seconds, n % 2 == 1)
-    return found
+    return {
+        work: {
+            "prepared": partial(workers.prepare, work),
+            **{f"round {n}": partial(workers.round, work, seconds, n % 2 == 1) for n in range(rounds)},
+        }
+        for work in works
+    }
 
 
 def commit() -> str:
@@ -256,10 +247,9 @@ def commit() -> str:
 
 def main() -> None:
     """Measure, and keep the rounds."""
-    every = [*WORKS, SOLVE]
-    chosen = settings(__doc__, choices={"works": every}, works=every, rounds=5, seconds=1.5, wait=10.0, again=False, list=False)
+    chosen = settings(__doc__, choices={"works": WORKS}, works=list(WORKS), rounds=5, seconds=1.5, wait=10.0, again=False, list=False)
     if chosen.list:
-        print("\n".join(every))
+        print("\n".join(WORKS))
         return
     needed = {module for peer in PEERS for module in peer.needs if set(peer.works) & set(chosen.works)}
     missing = sorted(module for module in needed if importlib.util.find_spec(module) is None)
@@ -273,12 +263,11 @@ def main() -> None:
     }
     kept = read(KEPT)
     again = [work for work in chosen.works if chosen.again or any(kept.get(work, {}).get(key) != about[key] for key in about)]
-    workers = Workers([work for work in chosen.works if work != SOLVE])
-    with tempfile.TemporaryDirectory() as caches:
-        try:
-            measure(parts(chosen.works, chosen.rounds, chosen.seconds, workers, caches), KEPT, chosen.wait, 1e9, again, about)
-        finally:
-            workers.close()
+    workers = Workers(chosen.works)
+    try:
+        measure(parts(chosen.works, chosen.rounds, chosen.seconds, workers), KEPT, chosen.wait, 1e9, again, about)
+    finally:
+        workers.close()
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Claims of EXARL: runs of sleeping ranks, and what one process can show."""
+"""Runs of sleeping ranks: claims of EXARL."""

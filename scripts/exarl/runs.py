@@ -26,12 +26,11 @@ def sleepy(step_ms: float) -> list[str]:
 
 
 def train(processes: int, *overrides: str) -> list[Record]:
-    """Train A2C with several ranks of one thread each, and return the records. Raises SystemExit if they fail."""
+    """Train A2C with several processes of one thread each, and return the records. Raises subprocess.CalledProcessError if they fail."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = [sys.executable, "ranks.py", str(processes), *QUIET, *overrides, f"run_dir={folder}/run"]
-        done = subprocess.run(arguments, cwd=HERE, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        given = (*QUIET, *overrides, f"concurrency.processes={processes}", f"run_dir={folder}/run")
+        command = [sys.executable, "-m", "warprun", *given]
+        subprocess.run(command, cwd=HERE, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, check=True)
         return [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -97,21 +96,10 @@ def measured(case: str, records: list[Record]) -> dict[str, float]:
 WIDTHS = {"10 k": 100, "1 M": 1000, "10 M": 3160}
 """Parameters -> units of each of two hidden layers."""
 ACTORS, HORIZON, INFERENCE_STEP_MS = 4, 16, 8.0
-FEATURES, OUTPUTS = 4, 2
-"""Of the environment in sleepy.py."""
-
-
-def bytes_per_step(mode: str, width: int) -> float:
-    """Return the bytes between learner and actor for a step, without what both modes send once a rollout.
-
-    `async` sends the weights once a rollout; `seed` sends the observation, and gets outputs and value, in every step.
-    """
-    parameters = (FEATURES + 1) * width + (width + 1) * width + (width + 1) * (OUTPUTS + 1)
-    return 4.0 * parameters / HORIZON if mode == "async" else 4.0 * (FEATURES + OUTPUTS + 1)
 
 
 def inference() -> dict[str, dict[str, float]]:
-    """Return environment steps per second after a quarter of a run, and bytes per step, of all modes and sizes."""
+    """Return environment steps per second after a quarter of a run, of all modes and sizes."""
     found = {}
     for size, width in WIDTHS.items():
         for mode in ("async", "seed"):
@@ -119,6 +107,5 @@ def inference() -> dict[str, dict[str, float]]:
             sizes = [f"agent.horizon={HORIZON}", f"total_steps={16 * ACTORS * HORIZON}", "log.every=1iterations"]
             records = train(1 + ACTORS, *sleepy(INFERENCE_STEP_MS), f"concurrency={mode}", *network, *sizes)
             first, last = records[len(records) // 4], records[-2]
-            rate = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])
-            found[f"{size} {mode}"] = {"steps_per_s": rate, "bytes_per_step": bytes_per_step(mode, width)}
+            found[f"{size} {mode}"] = {"steps_per_s": (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])}
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts import load
+from tests.config.memory import CONFIGS, ratio
 from tests.selection import few
 from warprun.config.compose import compose
 from warprun.config.memory_estimate import CUDA_CONTEXT, EVALUATION_STEPS, _memory_of_device, check_evaluation_memory, estimate, most_on_gpu
@@ -16,24 +16,21 @@ from warprun.kernels.driver import left_in_cgroups
 from warprun.learning import byte_counts
 from warprun.learning.settings import OPTIMIZERS
 
-TABLE = load("memory_table")
 
-
-def within_a_fifth(name: str) -> None:
-    found = TABLE.compare(name)
-    assert 0.8 <= found.ratio <= 1.2, found
+def within_a_fifth(name: str, folder: Path) -> None:
+    assert 0.8 <= ratio(name, folder) <= 1.2
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", few(TABLE.QUICK, "small"))
-def test_estimate_of_a_few_configs(name: str) -> None:
-    within_a_fifth(name)
+@pytest.mark.parametrize("name", few(("small", "ppo-wide", "many-episodes"), "small"))
+def test_estimate_of_a_few_configs(name: str, tmp_path: Path) -> None:
+    within_a_fifth(name, tmp_path)
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("name", TABLE.CONFIGS)
-def test_estimate(name: str) -> None:
-    within_a_fifth(name)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_estimate(name: str, tmp_path: Path) -> None:
+    within_a_fifth(name, tmp_path)
 
 
 HUGE = {

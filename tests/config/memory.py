@@ -1,16 +1,10 @@
-"""Compare the estimated memory of runs with the peak of a process that trains them: config, estimate, peak, ratio.
-
-python scripts/memory_table.py [NAME ...]
-
-Without names all 20 configs run, one after the other. Kernels are compiled before (in a run of their own), because compiling needs memory.
-"""
+"""Runs whose peak of memory is compared with the estimate."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
-from typing import NamedTuple
+from pathlib import Path
 
 from warprun.config.compose import compose
 from warprun.config.memory_estimate import estimate
@@ -55,8 +49,6 @@ CONFIGS = {
     " eval.final_episodes=10",
 }
 """Name -> overrides."""
-QUICK = ("small", "ppo-wide", "many-episodes")
-"""A few that are quick."""
 
 TRAIN = """
 import sys
@@ -68,52 +60,21 @@ sys.exit(code)
 """
 
 
-class Comparison(NamedTuple):
-    """The memory of one run, in bytes."""
+def ratio(name: str, folder: Path) -> float:
+    """Return the estimate of a config by the largest resident set of a process that trains it.
 
-    estimate: int
-    peak: int
-    """Largest resident set of the process."""
-
-    @property
-    def ratio(self) -> float:
-        return self.estimate / self.peak
-
-
-def compare(name: str) -> Comparison:
-    """Estimate the memory of a config of CONFIGS, train it in a process, and return both."""
-    overrides = overrides_of(name)
-    config = compose(overrides)
-    environment, _ = load_environment(config.env)
-    output = _train(overrides)
-    if "compiling" in output:
-        output = _train(overrides)
-    return Comparison(estimate(config, environment, False).bytes, int(output.split("peak ")[-1].split()[0]))
-
-
-def overrides_of(name: str) -> list[str]:
-    """Return the overrides of a config."""
+    Compiling needs memory, so a run that has compiled kernels is repeated.
+    """
     own = CONFIGS[name].split()
     given = {override.split("=")[0] for override in own}
-    return [*(override for override in COMMON if override.split("=")[0] not in given), *own]
+    overrides = [*(override for override in COMMON if override.split("=")[0] not in given), *own]
+    config = compose(overrides)
+    output = _train(overrides, folder / "first")
+    if "compiling" in output:
+        output = _train(overrides, folder / "again")
+    return estimate(config, load_environment(config.env)[0], False).bytes / int(output.split("peak ")[-1].split()[0])
 
 
-def _train(overrides: list[str]) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", TRAIN, *overrides, f"run_dir={folder}/run"]
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(overrides)}: {done.stderr}")
-    return done.stdout
-
-
-def main() -> None:
-    """Print the table."""
-    print("| config | estimate, MiB | peak, MiB | ratio |\n|---|---|---|---|")
-    for name in sys.argv[1:] or CONFIGS:
-        found = compare(name)
-        print(f"| {name} | {found.estimate / 2**20:.0f} | {found.peak / 2**20:.0f} | {found.ratio:.2f} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def _train(overrides: list[str], folder: Path) -> str:
+    command = [sys.executable, "-c", TRAIN, *overrides, f"run_dir={folder}"]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
