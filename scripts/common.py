@@ -88,15 +88,6 @@ def table(titles: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([head(*titles), *(row(*cells) for cells in rows)]) + "\n"
 
 
-def over_seeds(values: list[float | None], scale: float, form: str) -> str:
-    """Return the mean of numbers of runs times `scale` (100: in per cent), and the smallest and largest; nothing if a run has none."""
-    known = sorted(scale * value for value in values if value is not None)
-    if len(known) < len(values):
-        return ""
-    mean, low, high = (format(value, form) for value in (sum(known) / len(known), known[0], known[-1]))
-    return f"{mean} ({low} to {high})" + (" %" if scale == 100 else "")
-
-
 def replace(page: Path, mark: str, text: str) -> None:
     """Replace the text between `<!-- mark -->` and `<!-- end -->` of a page. Raises ValueError unless there is one."""
     page.write_text(replaced(page.read_text(), mark, text))

@@ -32,8 +32,6 @@ from typing import NamedTuple
 import claims
 import claims_exarl
 import gpu_tables
-import gray_scott_results
-import kuramoto_sivashinsky_results
 import mixed_equilibrium
 import scale
 import testbed
@@ -45,8 +43,7 @@ from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, replaced, settings
 from evidence import Raw, quiet
 from exarl import runs as ranks
-from studies import STUDIES
-from study import runs_of
+from result_tables import TABLES
 
 from warprun.config.compose import compose
 from warprun.errors import UserError
@@ -216,11 +213,8 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
         yield DOCS / "defaults.md", mark, text
     for mark, text in population_tables.of_page(kept["population"]):
         yield DOCS / "benchmarks" / "population.md", mark, text
-    for name, study in STUDIES.items():
-        if study.place:
-            yield *study.place, study.table(runs_of(study, kept["results"].get(name, {})))
-    for script in (gray_scott_results, kuramoto_sivashinsky_results):
-        yield script.PAGE, "results", script.table_of(json.loads(script.KEPT.read_text()))
+    for name, shown in TABLES.items():
+        yield shown.page, shown.mark, shown.write(kept["results"][name])
 
 
 def differences() -> list[str]:
