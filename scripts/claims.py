@@ -165,9 +165,8 @@ def trainings_of(raw: Raw) -> str:
         loads = [run["load"] for run in runs if "load" in run]
         for machine in dict.fromkeys(run["machine"] for run in runs):
             count, failed = sum(run["machine"] == machine for run in runs), sum("failed" in run for run in runs)
-            written += (
-                f"\n`{name}` ({what}): {machine}. {count} runs, {failed} failed; load average {min(loads):.1f} to {max(loads):.1f}.\n"
-            )
+            load = f"; load average {min(loads):.1f} to {max(loads):.1f}" if loads else ""
+            written += f"\n`{name}` ({what}): {machine}. {count} runs, {failed} failed{load}.\n"
     return written
 
 
