@@ -1,24 +1,25 @@
-"""Train Breakout of MinAtar with warprun or with Stable-Baselines3: the same network, settings and steps, on one thread.
+"""Train Breakout of MinAtar with Stable-Baselines3 as an experiment of warprun does: the same network, settings and steps, on one thread.
 
-`python scripts/results.py minatar` measures the runs of the study `minatar` (scripts/studies.py) with it. It needs
+    python scripts/breakout.py breakout_ppo breakout_dqn [--seeds 5]
+
+The runs take the place of those that docs/benchmarks/results.json has. It needs
 
     pip install minatar "warprun[gymnasium,sb3]"
 
-The settings of Stable-Baselines3 are read from the config of the run of warprun, and the layers before its heads are
-those of warprun. What differs: PPO of Stable-Baselines3 has twice the weight of the value loss for the same number, as
-its loss lacks a factor of 1/2, so it gets half of it; its DQN explores in all environments at once or in none.
+The settings of Stable-Baselines3 are read from the experiment, and the layers before its heads are those of warprun. What differs: its PPO
+has twice the weight of the value loss for the same number, as its loss lacks a factor of 1/2, so it gets half; its DQN explores in all
+environments at once or in none.
 """
 
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import one_run
 import torch
-from common import require
-from study import PEER
+from common import described, machine, require, settings
+from result_tables import Run
+from results import keep
 
 from warprun.config.compose import compose
 from warprun.config.schema import Config
@@ -30,40 +31,29 @@ if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.vec_env import VecEnv
 
-if find_spec("minatar") is not None:
-    from minatar.gym import register_envs
-
-    register_envs()  # for env.register=[breakout]
+EPISODES = 200
+"""Fresh episodes that judge a run, those of `warprun eval RUN episodes=200 seed=1`."""
 
 
-def trained(task: one_run.Task) -> dict[str, Any]:
-    """Train a run with the library that it names, and return its numbers and those of its evaluation."""
-    require("minatar", "minatar")
-    given = [word for word in task.overrides if word != PEER]
-    if len(given) == len(task.overrides):
-        return one_run.trained(task)
-    require("stable_baselines3", "stable-baselines3")
-    return trained_by_peer(compose(given), task)
-
-
-def trained_by_peer(config: Config, task: one_run.Task) -> dict[str, Any]:
-    """Train with Stable-Baselines3, and return the numbers that a study needs."""
+def trained(overrides: list[str]) -> Run:
+    """Train with the settings of a run of warprun; return the numbers of the run."""
     from stable_baselines3.common.evaluation import evaluate_policy
 
     torch.set_num_threads(1)
-    ((_, episodes, greedy, seed),) = task.evaluations
-    began = time.perf_counter(), one_run.cpu_s()
+    config = compose([*overrides, "device=cpu", "concurrency.threads=1"])
+    began = time.perf_counter(), time.process_time()
     envs = environments(config, config.seed)
     model = peer(config, envs)
     model.learn(config.total_steps)
-    found = {"wall_s": time.perf_counter() - began[0], "cpu_s": one_run.cpu_s() - began[1]}
+    found = {"wall_s": time.perf_counter() - began[0], "cpu_s": time.process_time() - began[1]}
     envs.close()
-    judge = environments(config, derived_seed(seed, "eval") % 2**31)
-    returns, _ = evaluate_policy(model, judge, episodes, deterministic=greedy, return_episode_rewards=True)
+    judge = environments(config, derived_seed(1, "eval") % 2**31)
+    played, _ = evaluate_policy(model, judge, EPISODES, deterministic=True, return_episode_rewards=True)
     judge.close()
-    mean, spread = torch.tensor(returns, dtype=torch.float64).mean(), torch.tensor(returns, dtype=torch.float64).std()
-    found |= {"last/return": float(mean), "last/return_stderr": float(spread) / episodes**0.5, "last/episodes": episodes}
-    return {"state": "finished", "env_steps": model.num_timesteps, "bar": None} | found
+    returns = torch.tensor(played, dtype=torch.float64)
+    found |= {"last/return": float(returns.mean()), "last/return_stderr": float(returns.std()) / EPISODES**0.5}
+    about = {"overrides": " ".join(overrides), "machine": described(machine())}
+    return {"state": "finished", "env_steps": model.num_timesteps} | found | about
 
 
 def environments(config: Config, seed: int) -> VecEnv:
@@ -138,3 +128,18 @@ def peer(config: Config, envs: VecEnv) -> BaseAlgorithm:
         exploration_final_eps=agent.epsilon_end,
         **shared,
     )
+
+
+def main() -> None:
+    """Train the runs of experiments, and keep their numbers."""
+    chosen = settings(__doc__, "experiments*", seeds=5)
+    require("minatar", "minatar")
+    require("stable_baselines3", "stable-baselines3")
+    for experiment in chosen.experiments:
+        case = f"{experiment.rpartition('_')[2].upper()}, Stable-Baselines3"
+        runs = {str(seed): trained([f"experiment={experiment}", f"seed={seed}"]) for seed in range(chosen.seeds)}
+        keep("minatar", {case: runs})
+
+
+if __name__ == "__main__":
+    main()

@@ -10,8 +10,6 @@ import claims_warpsci
 from common import DOCS, described, table
 from evidence import Raw, of_rounds
 from startup import COMMANDS
-from studies import STUDIES
-from study import runs_of
 
 CLAIMS = (*claims_warpsci.CLAIMS, *claims_exarl.CLAIMS)
 
@@ -163,13 +161,12 @@ def trainings_of(raw: Raw) -> str:
     """Return a line for every study of trainings: where its runs were made, and at which load."""
     written = ""
     for name, what in DECIDING.items():
-        runs = [run for own in runs_of(STUDIES[name], raw["results"].get(name, {})).values() for run in own if "machine" in run]
+        runs = [run for own in raw["results"].get(name, {}).values() for run in own.values() if "machine" in run]
         loads = [run["load"] for run in runs if "load" in run]
         for machine in dict.fromkeys(run["machine"] for run in runs):
             count, failed = sum(run["machine"] == machine for run in runs), sum("failed" in run for run in runs)
-            written += (
-                f"\n`{name}` ({what}): {machine}. {count} runs, {failed} failed; load average {min(loads):.1f} to {max(loads):.1f}.\n"
-            )
+            load = f"; load average {min(loads):.1f} to {max(loads):.1f}" if loads else ""
+            written += f"\n`{name}` ({what}): {machine}. {count} runs, {failed} failed{load}.\n"
     return written
 
 

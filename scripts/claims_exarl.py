@@ -18,6 +18,7 @@ from evidence import (
     Interval,
     Raw,
     interval,
+    kept_runs,
     missing,
     over_seeds,
     quiet,
@@ -25,8 +26,6 @@ from evidence import (
     verdict,
 )
 from exarl.runs import CASES
-from studies import STUDIES
-from study import runs_of
 
 ABOUT = (0.8, 1.25)
 """Ratios that are "about as fast"."""
@@ -35,7 +34,7 @@ SATURATED = 1.1
 ENDS = (-0.25, -0.15)
 """Returns in which the published learning curves of the accelerator end."""
 RANKS = CAMPAIGN.format("exarl") + "sleeping ranks, 50 updates each"
-ACTORS = STUDY.format("exarl --jobs 1") + "CartPole, eight actors, five seeds"
+ACTORS = STUDY.format("trainings", "benchmarks/exarl.md#trainings") + "CartPole, eight actors, five seeds"
 
 
 def ranks(raw: Raw, case: str, key: str = "rate") -> Interval | None:
@@ -123,7 +122,7 @@ def learned(key: str, higher: str, lower: str) -> Callable[[Raw], Found]:
 
 def crowded(raw: Raw, cases: Sequence[str]) -> bool:
     """Return whether runs of the study `exarl` had fewer cores than the nine processes, or more, of a run (rule 6)."""
-    runs = [run for case in cases for run in runs_of(STUDIES["exarl"], raw["results"]["exarl"])[case] if "machine" in run]
+    runs = [run for case in cases for run in kept_runs(raw, "exarl", case) if "machine" in run]
     return any(int(cores) < 9 for run in runs for cores in re.findall(r"(\d+) cores", run["machine"]))
 
 
@@ -201,7 +200,7 @@ CLAIMS = (
     Claim(
         "EXARL, figure 20",
         f"A2C, DQN and DQN with LSTM on the accelerator: curves end at returns of {ENDS[0]} to {ENDS[1]}",
-        STUDY.format("booster_compat") + "a surrogate of the accelerator, five seeds",
+        STUDY.format("compat mode", "booster.md#compat-mode") + "a surrogate of the accelerator, five seeds",
         ends_of_curves,
     ),
 )

@@ -31,7 +31,6 @@ from evidence import (
     ratios,
     verdict,
 )
-from published import SIZES
 
 LATTICE = np.array([20, 18, 0])
 """Cells of the catalysis grid in x and y, which are periodic."""
@@ -41,14 +40,22 @@ A100 = "one NVIDIA A100"
 ON_A_GPU = "; `python scripts/gpu_check.py bench`: five rounds on one GPU"
 THROUGHPUT = CAMPAIGN.format("throughput") + "six rounds, two threads" + ON_A_GPU
 FEW_ROUNDS = " (three rounds)"
+SIZES = (4, 20, 100, 500)
+"""Environments of figure 4."""
 GROWING = (10, 100, 1000, 10_000)
 """Environments of figure 2a."""
 CURVES = CAMPAIGN.format("warpsci_2bc") + "A2C, 10 to 10,000 environments, 4 s of training, eight seeds"
 COVID = CAMPAIGN.format("covid_speed") + "six rounds"
-COVID_RUNS = STUDY.format("covid --only published") + "54,000 steps, a tenth; five seeds"
-PATHS = STUDY.format("catalysis --only lh er1 er2") + "PPO with the settings of conf/tuned, five seeds each; not the published settings"
+COVID_RUNS = STUDY.format("learning", "benchmarks/environments.md#the-covid-19-economy") + "54,000 steps, a tenth; five seeds"
+PATHS = (
+    STUDY.format("tuned settings", "benchmarks/environments.md#catalysis")
+    + "PPO with the settings of conf/tuned, five seeds each; not the published settings"
+)
 SHARE = "of 600 million published steps (1.2 million episodes of up to 500 steps)"
-CONVERGENCE = STUDY.format("catalysis_envs") + f"the published settings, 12 million steps, 2 % {SHARE}; five seeds, equal environment steps"
+CONVERGENCE = (
+    STUDY.format("more environments", "benchmarks/environments.md#numbers-of-environments")
+    + f"the published settings, 12 million steps, 2 % {SHARE}; five seeds, equal environment steps"
+)
 
 
 def rate(published: float, work: str, n_envs: int, name: str, *keys: str) -> Callable[[Raw], Found]:

@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import os
 import platform
-import re
 import resource
 import statistics
 import sys
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 from warprun.config.compose import compose
 from warprun.config.schema import Config
 from warprun.report.style import drawing, finish
+from warprun.report.table import replaced as replaced
 from warprun.runs import rundir
 from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
 
@@ -88,27 +88,9 @@ def table(titles: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([head(*titles), *(row(*cells) for cells in rows)]) + "\n"
 
 
-def over_seeds(values: list[float | None], scale: float, form: str) -> str:
-    """Return the mean of numbers of runs times `scale` (100: in per cent), and the smallest and largest; nothing if a run has none."""
-    known = sorted(scale * value for value in values if value is not None)
-    if len(known) < len(values):
-        return ""
-    mean, low, high = (format(value, form) for value in (sum(known) / len(known), known[0], known[-1]))
-    return f"{mean} ({low} to {high})" + (" %" if scale == 100 else "")
-
-
 def replace(page: Path, mark: str, text: str) -> None:
-    """Replace the text between `<!-- mark -->` and `<!-- end -->` of a page. Raises ValueError unless there is one."""
+    """Replace the text between `<!-- mark -->` and `<!-- end -->` of a page. Raises UserError unless there is one."""
     page.write_text(replaced(page.read_text(), mark, text))
-
-
-def replaced(page: str, mark: str, text: str) -> str:
-    """Return a page with a new text between its marks, see `replace`. Raises ValueError unless there is one."""
-    between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.DOTALL)
-    written, count = between.subn(lambda match: match[1] + text + match[2], page)
-    if count != 1:
-        raise ValueError(f"the page has {count} places called {mark}")
-    return written
 
 
 @contextmanager

@@ -9,8 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from studies import STUDIES
-from study import Run, runs_of
+from result_tables import Run, ended
 
 Raw = dict[str, Any]
 """Numbers by file, see `reproduce.raw`."""
@@ -19,7 +18,8 @@ UNDECIDED, UNTESTABLE, NOT_YET = "undecided", "cannot be tested here", "not meas
 LEAST = 5
 """Runs or rounds of an interval."""
 CAMPAIGN = "`python scripts/reproduce.py --only {}`: "
-STUDY = "`python scripts/results.py {}`: "
+STUDY = "[{}]({}): "
+"""The section that has the commands."""
 
 
 class Interval(NamedTuple):
@@ -86,8 +86,8 @@ def verdict(shown: bool, opposite: bool) -> str:
 
 
 def kept_runs(raw: Raw, study: str, case: str) -> list[Run]:
-    """Return the runs of a case of a study with its settings that did not fail."""
-    return [run for run in runs_of(STUDIES[study], raw["results"].get(study, {})).get(case, []) if "failed" not in run]
+    """Return the runs of a case of a study that did not fail."""
+    return ended(raw["results"].get(study, {}).get(case, {}))
 
 
 def over_seeds(raw: Raw, study: str, case: str, key: str) -> Interval | None:

@@ -33,9 +33,7 @@ import claims
 import claims_exarl
 import defaults_tables
 import gpu_tables
-import gray_scott_results
 import kernel_table
-import kuramoto_sivashinsky_results
 import mixed_equilibrium
 import scale
 from bench import peer_tables
@@ -44,9 +42,8 @@ from claims_warpsci import times_to_bar
 from common import DOCS, ROOT, Training, figure, replaced, settings
 from evidence import Raw, quiet
 from exarl import runs as ranks
+from result_tables import TABLES
 from startup import times as startups
-from studies import STUDIES
-from study import runs_of
 
 from warprun.config.compose import compose
 from warprun.errors import UserError
@@ -215,11 +212,8 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
     for mark, text in defaults_tables.of_page():
         yield defaults_tables.PAGE, mark, text
-    for name, study in STUDIES.items():
-        if study.place:
-            yield *study.place, study.table(runs_of(study, kept["results"].get(name, {})))
-    for script in (gray_scott_results, kuramoto_sivashinsky_results):
-        yield script.PAGE, "results", script.table_of(json.loads(script.KEPT.read_text()))
+    for name, shown in TABLES.items():
+        yield shown.page, shown.mark, shown.write(kept["results"][name])
 
 
 def differences() -> list[str]:

@@ -1,156 +1,119 @@
-"""Train the cases of a study over seeds, evaluate every run on episodes that it has not seen, and print a table.
+"""Put the runs of a sweep into docs/benchmarks/results.json as a case of a study, and the table of the study into its page.
 
-    python scripts/results.py STUDY [--only CASE ...] [--seeds N] [--jobs N] [--threads N] [--minutes M] [--again]
-                              [--write] [--dry-run]
+    warprun -m experiment=a2c_or_dqn agent=dqn 'seed=range(0,5)' sweep_dir=outputs/dqn
+    python scripts/results.py comparisons DQN outputs/dqn
+    python scripts/results.py STUDY CASE SWEEP [--episodes N] [--checkpoints last best]
+    python scripts/results.py STUDY
 
-The studies are in scripts/studies.py. --jobs processes (scripts/one_run.py) measure a run at a time each. Finished runs
-are kept in docs/benchmarks/results.json and not repeated while their settings stay the same, except with --again; with
---minutes no run starts after that time, so a study can be measured in several calls. --write puts the table into its
-page, and draws the figures of the study. A run that fails counts as not solved.
+The runs take the place of those that the file has of this case. With --episodes their checkpoints play so many episodes, as
+`warprun eval RUN episodes=N seed=1` does; a module of scripts/compare may measure more. Without a sweep it measures the references
+of the study. The studies are in scripts/result_tables.py; the commands of their runs are in the pages.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-import tempfile
-import time
-from argparse import Namespace
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from queue import LifoQueue
+from types import ModuleType
+from typing import Any
 
-from common import DOCS, FIXED, ROOT, described, machine, replace, settings
-from curves import draw
-from filelock import FileLock
-from studies import STUDIES
-from study import Run, Study, runs_of
+import numpy as np
+from common import DOCS, described, replace, settings
+from result_tables import TABLES, Run
 
 from warprun.files import write_atomic
+from warprun.run_folder import LINES, PLAN
+from warprun.runs import rundir
+from warprun.runs.evaluation import evaluate_run
+from warprun.runs.records.jsonl import JsonLines, read_rows
 
 KEPT = DOCS / "benchmarks" / "results.json"
-LOCK = FileLock(Path(tempfile.gettempdir()) / "warprun_results.lock")
-"""Studies may be measured at the same time."""
+POINTS = 60
+"""Most points of a curve."""
+Rows = Sequence[Mapping[str, float]]
 
 
-def not_derived(overrides: str) -> list[str]:
-    """Return settings in the place of those that would follow from an untuned run of A2C or PPO; overrides come after them and win."""
-    agents = [agent for agent in ("a2c", "ppo") if f"agent={agent}" in overrides and "tuned=none" in overrides]
-    return " ".join(FIXED[agent] for agent in agents).split()
+def recorded(folder: Path) -> Run:
+    """Return the numbers of the records of a run: its end, the last value of every metric of evaluations, and the courses of returns."""
+    status, about = rundir.read_status(folder), json.loads((folder / "versions.json").read_text())
+    rows = read_rows(folder / JsonLines.name)
+    found: Run = {"state": status["state"], "env_steps": status["env_steps"], "wall_s": round(float(str(status["wall_s"])), 2)}
+    for name in dict.fromkeys(tag for row in rows for tag in row if tag.startswith("eval/")):
+        found[f"last/{name.removeprefix('eval/')}"] = next(row[name] for row in reversed(rows) if name in row)
+    found |= {name: value for name, value in rows[-1].items() if name == "actors/lag_mean"}
+    found |= mean_of("training/return", *points(rows, "train/return"))
+    for name in ("eval/return", "eval/terminated"):
+        found |= mean_of(f"during/{name}", *points(rows, name))
+    found["curve/eval/return"] = thinned(*points(rows, "eval/return"))
+    machine = {"processor": about["cpu"], **{key: about[key] for key in ("cores", "python", "warprun", "torch", "numba", "numpy")}}
+    return found | {"machine": described(machine)}
 
 
-class Worker:
-    """A process that measures runs of a study, one after the other; one that dies is replaced."""
-
-    def __init__(self, study: Study) -> None:
-        task = {"measure": study.measure, "evaluations": study.evaluations, "curves": study.curves}
-        self.command = [sys.executable, str(ROOT / "scripts" / "one_run.py"), json.dumps(task)]
-        self.process: subprocess.Popen[str] | None = None
-
-    def __call__(self, overrides: str, threads: int) -> Run:
-        """Return the numbers of a run, and the machine."""
-        given = [
-            "device=cpu",
-            "log.live=false",
-            "log.tensorboard=false",
-            f"concurrency.threads={threads}",
-            *not_derived(overrides),
-            *overrides.split(),
-        ]
-        if self.process is None:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps(given) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        found: Run = json.loads(answer) if answer else {"failed": True}
-        if not answer:
-            self.process.wait()
-            self.process = None
-        return found | {"machine": described(machine())}
-
-    def close(self) -> None:
-        """End the process."""
-        if self.process is not None:
-            self.process.communicate()
+def points(rows: Rows, metric: str) -> tuple[list[float], list[float]]:
+    """Return environment steps and values of the records of a metric; of a record without an ended episode the return does not count."""
+    known = [row for row in rows if metric in row and (row.get("train/episodes") or not metric.startswith("train/"))]
+    return [row["env_steps"] for row in known], [row[metric] for row in known]
 
 
-def keep(name: str, case: str, seed: int, run: Run) -> None:
-    """Write the numbers of a run of a study beside those that are kept; lists of numbers are lines."""
-    with LOCK:
-        kept = json.loads(KEPT.read_text())
-        kept.setdefault(name, {}).setdefault(case, {})[str(seed)] = run
-        text = re.sub(r"\[\s([^\[\]{}\"]*)\s\]", lambda found: f"[{' '.join(found[1].split())}]", json.dumps(kept, indent=1))
-        write_atomic(KEPT, f"{text}\n".encode())
+def mean_of(name: str, steps: Sequence[float], values: Sequence[float]) -> dict[str, float]:
+    """Return the mean of values over environment steps as `name`: records may lie apart unevenly. Nothing if there are none."""
+    return {name: float(np.interp(np.linspace(0.0, steps[-1], 200), steps, values).mean())} if steps else {}
 
 
-def measure_missing(name: str, jobs: list[tuple[str, int]], chosen: Namespace) -> None:
-    """Measure the jobs (case, seed) of a study that are not kept, and keep each as soon as it has ended."""
-    study, deadline = STUDIES[name], time.monotonic() + 60 * chosen.minutes
-    kept = json.loads(KEPT.read_text()).get(name, {})
+def thinned(steps: Sequence[float], values: Sequence[float]) -> list[list[float]]:
+    """Return at most `POINTS` environment steps and values, with five digits."""
+    shown = np.unique(np.linspace(0, len(steps) - 1, min(POINTS, len(steps))).round().astype(int))
+    return [[int(steps[n]) for n in shown], [float(f"{values[n]:.5g}") for n in shown]]
 
-    def one(job: tuple[str, int]) -> None:
-        case, seed = job
-        overrides = f"{study.cases[case].overrides} seed={seed}"
-        known = kept.get(case, {}).get(str(seed), {}).get("overrides") == overrides
-        if (known and not chosen.again) or time.monotonic() > deadline:
-            return
-        worker = workers.get()
-        try:
-            run = worker(overrides, chosen.threads) | {"overrides": overrides}
-        finally:
-            workers.put(worker)
-        keep(name, case, seed, run)
-        print(case, f"seed={seed}", {key: value for key, value in run.items() if not key.startswith("curve/")}, flush=True)
 
-    workers: LifoQueue[Worker] = LifoQueue()
-    for _ in range(chosen.jobs):
-        workers.put(Worker(study))
-    # The first seed of each case runs alone and compiles the kernels for the others.
-    for job in jobs:
-        if job[1] == 0:
-            one(job)
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        list(pool.map(one, [job for job in jobs if job[1]]))
-    while not workers.empty():
-        workers.get().close()
+def comparing(study: str) -> ModuleType | None:
+    """Return the module of scripts/compare with whose name a study begins."""
+    names = [file.stem for file in (Path(__file__).parent / "compare").glob("[a-z]*.py") if study.startswith(file.stem)]
+    return import_module(f"compare.{names[0]}") if names else None
+
+
+def runs_of_sweep(sweep: Path) -> dict[Path, str]:
+    """Return the run folders of a sweep and their overrides. Raises OSError if there is no plan."""
+    jobs = json.loads((sweep / PLAN).read_text())["jobs"]
+    return {sweep / job["run"]: " ".join(job["overrides"]) for job in jobs}
+
+
+def keep(study: str, cases: Mapping[str, Mapping[str, Run]]) -> None:
+    """Write cases of a study into the file; lists of numbers are lines."""
+    kept = json.loads(KEPT.read_text())
+    kept[study] = kept.get(study, {}) | cases
+    text = re.sub(r"\[\s([^\[\]{}\"]*)\s\]", lambda found: f"[{' '.join(found[1].split())}]", json.dumps(kept, indent=1))
+    write_atomic(KEPT, f"{text}\n".encode())
 
 
 def main() -> None:
-    """Run a study, print its table, and write it with --write."""
-    chosen = settings(
-        __doc__,
-        "study",
-        choices={"study": STUDIES},
-        only=[],
-        seeds=0,
-        jobs=os.cpu_count() or 1,
-        threads=1,
-        minutes=1e9,
-        again=False,
-        write=False,
-        dry_run=False,
-    )
-    study = STUDIES[chosen.study]
-    unknown = set(chosen.only) - set(study.cases)
-    if unknown:
-        raise SystemExit(f"unknown case {min(unknown)!r}; there are: {', '.join(study.cases)}")
-    cases = [case for case in study.cases if case in (chosen.only or study.cases)]
-    if chosen.dry_run:
-        print("\n".join(f"{case}: {study.cases[case].overrides}" for case in cases))
-        return
-    seeds = chosen.seeds or study.seeds
-    measure_missing(chosen.study, [(case, seed) for case in cases for seed in range(seeds)], chosen)
-    runs = runs_of(study, json.loads(KEPT.read_text()).get(chosen.study, {}))
-    table = study.table(runs)
-    print(table)
-    if chosen.write and study.place:
-        replace(*study.place, table)
-    for picture in study.pictures if chosen.write else ():
-        draw(picture, runs)
+    """Measure runs or references, keep their numbers, and write the table and the picture."""
+    chosen = settings(__doc__, "study", "sweep*", choices={"study": TABLES, "checkpoints": LINES}, episodes=0, checkpoints=["last"])
+    module, runs, folders = comparing(chosen.study), {}, {}
+    if not chosen.sweep:
+        assert module is not None, "only studies of scripts/compare have references"
+        keep(chosen.study, {case: {"0": numbers} for case, numbers in module.references().items()})
+    else:
+        case, sweep = chosen.sweep
+        folders = runs_of_sweep(Path(sweep))
+        for folder, overrides in folders.items():
+            found: dict[str, Any] = recorded(folder) | {"overrides": overrides}
+            for name in chosen.checkpoints if chosen.episodes else ():
+                played = evaluate_run(folder, chosen.episodes, True, "cpu", 1, LINES[name])
+                found |= {f"{name}/{key}": value for key, value in played.items()}
+            if hasattr(module, "measured"):
+                found |= module.measured(folder)
+            runs[str(rundir.read_config(folder)["seed"])] = found
+            print(folder, {key: value for key, value in found.items() if not key.startswith("curve/")}, flush=True)
+        keep(chosen.study, {case: runs})
+    shown = TABLES[chosen.study]
+    replace(shown.page, shown.mark, shown.write(json.loads(KEPT.read_text())[chosen.study]))
+    if folders and hasattr(module, "draw") and find_spec("matplotlib"):
+        module.draw(next(iter(folders)))
 
 
 if __name__ == "__main__":

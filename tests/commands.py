@@ -36,13 +36,14 @@ FEW_MORE = ["max_minutes=null", "eval.episodes=2", "eval.final_episodes=2"]
 
 def scripts(page: Path) -> list[str]:
     """Return the blocks of shell in a page."""
-    return [text for language, text in BLOCK.findall(page.read_text()) if language in ("sh", "bash")]
+    return [text for language, text in BLOCK.findall(page.read_text()) if language in ("sh", "bash", "shell")]
 
 
 def commands_of_page(page: Path) -> list[str]:
     """Return the lines of shell of a page and the complete commands within its text, in their order, each from the folder of the page.
 
-    A `cd` lasts until the next one, as in the shell of a reader.
+    A `cd` lasts until the next one, as in the shell of a reader. Blocks of the language `shell` are left out: they take minutes, and tests
+    compare them with what is measured.
     """
     found: list[str] = []
     place, end = ".", 0

@@ -14,9 +14,7 @@ from tests.commands import PAGES, ROOT, commands_of_page
 from tests.scripts import load
 from tests.selection import few
 from warprun.cli import new
-from warprun.config.compose import compose
 from warprun.config.registry import options
-from warprun.errors import UserError
 from warprun.random import Rng
 
 SMALL = ["total_steps=32", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=2", "env.time_limit=8", "log.live=false"]
@@ -156,42 +154,24 @@ def test_links_and_images_exist(page):
             assert anchor in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], f"{page.name}: #{anchor}"
 
 
+def rows_of(study, kept):
+    """Return the lines of the table of a study, without its titles."""
+    return load("result_tables").TABLES[study].write(kept).splitlines()[2:]
+
+
 def test_result_table_has_a_line_for_a_case():
-    study = load("studies").STUDIES["tuned"]
     run = {"bar": -200.0, "last/return": -150.04, "last/return_stderr": 2.26, "env_steps": 1000, "wall_s": 2.0}
     runs = [run, run | {"last/return": -300.0}, run | {"last/return": -200.0}]
-    assert study.table({"pendulum_ppo": runs}).splitlines()[2:] == [
-        "| pendulum_ppo | -200 | 2/3 | -300.0 ± 2.3 | -200.0 ± 2.3 | 1,000 | 2.0 |"
-    ]
-    assert study.table({"pendulum_ppo": [{"failed": True}]}).splitlines()[2] == "| pendulum_ppo |  | 0/1 |  |  |  |  |"
+    seeds = {str(seed): run for seed, run in enumerate(runs)}
+    assert rows_of("tuned", {"pendulum_ppo": seeds}) == ["| pendulum_ppo | -200 | 2/3 | -300.0 ± 2.3 | -200.0 ± 2.3 | 1,000 | 2.0 |"]
+    assert rows_of("tuned", {"pendulum_ppo": {"0": {"failed": True}}}) == ["| pendulum_ppo |  | 0/1 |  |  |  |  |"]
 
 
 def test_robustness_table_counts_the_seeds_that_learn():
-    study = load("studies").STUDIES["untuned"]
     run = {"bar": 475.0, "last/return": 500.0}
-    runs = {case: [run, run | {"last/return": 9.0}, run | {"last/return": 480.0}, *2 * [{"failed": True}]] for case in study.cases}
-    assert len(runs) == 2 * 10
-    assert study.table(runs).count("2/5 (480)") == 20
-
-
-@pytest.mark.by_default(3)
-@pytest.mark.parametrize("name", load("studies").STUDIES)
-def test_settings_of_studies_are_accepted(name):
-    for case in load("studies").STUDIES[name].cases.values():
-        try:
-            compose(case.overrides.split())
-        except UserError as error:
-            assert any(word in str(error) for word in ("gymnasium", "MinAtar", "warprun data")), error
-
-
-@pytest.mark.parametrize("name", load("studies").STUDIES)
-def test_studies_name_what_measures_them_and_curves_that_they_keep(name):
-    study = load("studies").STUDIES[name]
-    module, _, function = study.measure.partition(":")
-    assert callable(getattr(load(module), function))
-    for picture in study.pictures:
-        assert picture.metric in study.curves
-        assert 0 < len(picture.lines) <= 5 and set(picture.lines) <= set(study.cases)
+    runs = dict(enumerate([run, run | {"last/return": 9.0}, run | {"last/return": 480.0}, *2 * [{"failed": True}]]))
+    cases = {f"{env} {setting}": runs for env in ("cartpole", "pendulum") for setting in ("defaults", "n_envs=1")}
+    assert rows_of("untuned", cases) == [f"| {setting} | 2/5 (480) | 2/5 (480) |" for setting in ("defaults", "n_envs=1")]
 
 
 TABLE = re.compile(r"^\|(.*)\|\n\|[-|: ]+\|$", re.MULTILINE)
@@ -218,8 +198,7 @@ def test_the_evidence_of_the_hazards_of_gpus_exists():
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
-LOADABLE = ("gpu_check", "gpu_work", "heat_equation_results")
-LOADABLE += ("gray_scott_results", "kuramoto_sivashinsky_results", "one_run", "reproduce", "results")
+LOADABLE = ("breakout", "gpu_check", "gpu_work", "reproduce", "results")
 """Scripts that import no package beyond those of warprun and of its tests."""
 
 

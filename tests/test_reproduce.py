@@ -1,10 +1,19 @@
 """Pages have the numbers of the raw files, verdicts follow from intervals, and the campaign goes on where it ended."""
 
 import json
+import re
+import shlex
 
 import pytest
 
+from tests.report.made import made
 from tests.scripts import load
+from warprun.config import overrides
+from warprun.config.compose import compose
+from warprun.config.reading import leaves
+from warprun.config.schema import to_dict
+from warprun.errors import UserError
+from warprun.sweeps.launch import is_of_sweep
 
 names = ("campaign", "claims", "claims_exarl", "claims_warpsci", "evidence", "reproduce")
 campaign, claims, claims_exarl, claims_warpsci, evidence, reproduce = map(load, names)
@@ -33,7 +42,7 @@ def test_a_changed_number_is_found(tmp_path, monkeypatch):
     page.write_text(reproduce.PAGE.read_text().replace("20 learners", "21 learners"))
     monkeypatch.setattr(reproduce, "PAGE", page)
     monkeypatch.setattr(reproduce, "ROOT", tmp_path)
-    monkeypatch.setattr(reproduce, "STUDIES", {})
+    monkeypatch.setattr(reproduce, "TABLES", {})
     assert [line.split(":")[0] for line in reproduce.differences()] == ["reproductions.md, claims"]
 
 
@@ -149,11 +158,7 @@ def test_it_refuses_to_measure_beside_other_load(monkeypatch, capsys):
 
 def trainings(study, **cases):
     """Return raw numbers of a study: its case, with _ for a space, -> a key and the values of the seeds."""
-    known, kept = claims.STUDIES[study].cases, {}
-    for name, (key, values) in cases.items():
-        case = name.replace("_", " ")
-        overrides = known[case].overrides
-        kept[case] = {str(seed): {key: value, "overrides": f"{overrides} seed={seed}"} for seed, value in enumerate(values)}
+    kept = {name.replace("_", " "): {str(seed): {key: value} for seed, value in enumerate(values)} for name, (key, values) in cases.items()}
     return {"reproduce": {}, "results": {study: kept}}
 
 
@@ -171,15 +176,6 @@ def test_returns_of_trainings_decide(higher, lower, verdict):
     assert claims_exarl.learned("training/return", "9 range", "9 random")(found).verdict == verdict
 
 
-def test_runs_with_other_settings_do_not_decide():
-    found = trainings("covid", published=("trained - untrained/governors", [3.0] * 5))
-    for run in found["results"]["covid"]["published"].values():
-        run["trained - untrained/planner"] = 2.0
-    assert claims_warpsci.together(found).verdict == evidence.IN_KIND
-    found["results"]["covid"]["published"]["4"]["overrides"] += " total_steps=1"
-    assert claims_warpsci.together(found).verdict == evidence.NOT_YET
-
-
 def test_transition_states_are_the_same_within_a_cell():
     def paths(lh, er):
         found = trainings("catalysis", **{case: ("last/path/reaches_goal", [1.0] * 5) for case in ("lh", "er1", "er2")})
@@ -195,32 +191,77 @@ def test_transition_states_are_the_same_within_a_cell():
 
 
 def test_a_transition_state_is_higher_than_its_neighbours():
-    of = load("catalysis_results").transition_state
+    of = load("compare.catalysis").transition_state
     cells = [[n, 0, 0] for n in range(6)]
     assert of(cells, [0.0, 1.0, 0.5, 2.0, 2.0, -1.0]) == {"transition/cell": [3, 0, 0], "transition/energy": 2.0}
     assert of(cells, [5.0, 1.0, 0.5, 0.4, 0.3, 6.0]) == {}
 
 
 def test_curves_are_thinned_and_means_are_over_steps():
-    one_run = load("one_run")
-    rows = [{"env_steps": 10 * n, "eval/return": float(n)} for n in range(1, 200)] + [{"env_steps": 3000}]
-    steps, values = one_run.curve(rows, "eval/return")
-    assert len(steps) == len(values) == one_run.POINTS and (steps[0], steps[-1]) == (10, 1990)
-    uneven = [{"env_steps": 0, "x": 0.0}, {"env_steps": 1, "x": 4.0}, {"env_steps": 100, "x": 4.0}]
-    assert one_run.course(uneven, "x", "mean")["mean"] == pytest.approx(3.98, abs=0.01)
-    unended = [{"env_steps": 1, "train/return": 7.0, "train/episodes": 0}]
-    assert one_run.course(unended, "train/return", "mean") == {} and one_run.curve(unended, "train/return") == [[], []]
-
-
-def test_kept_runs_are_added_one_by_one(tmp_path, monkeypatch):
     results = load("results")
+    steps, values = results.thinned(*results.points([{"env_steps": 10 * n, "eval/return": float(n)} for n in range(1, 200)], "eval/return"))
+    assert len(steps) == len(values) == results.POINTS and (steps[0], steps[-1]) == (10, 1990)
+    assert results.mean_of("mean", [0, 1, 100], [0.0, 4.0, 4.0])["mean"] == pytest.approx(3.98, abs=0.01)
+    unended = results.points([{"env_steps": 1, "train/return": 7.0, "train/episodes": 0}], "train/return")
+    assert results.mean_of("mean", *unended) == {} and results.thinned(*unended) == [[], []]
+
+
+def test_the_runs_of_a_sweep_take_the_place_of_those_that_are_kept(tmp_path, monkeypatch):
+    results, page = load("results"), tmp_path / "page.md"
     monkeypatch.setattr(results, "KEPT", tmp_path / "results.json")
-    results.KEPT.write_text('{"other": {}}')
-    results.keep("study", "case", 0, {"curve/x": [[1, 2], [0.5, 1.5]], "overrides": "a=[32]"})
-    results.keep("study", "case", 1, {"state": "solved"})
+    results.KEPT.write_text('{"other": {}, "comparisons": {"DQN": {"7": {}}}}')
+    page.write_text("<!-- results comparisons -->\n<!-- end -->\n")
+    monkeypatch.setitem(results.TABLES, "comparisons", results.TABLES["comparisons"]._replace(page=page))
+    about = {"cpu": "P", "cores": 2} | dict.fromkeys(("python", "warprun", "torch", "numba", "numpy"), "1")
+    for seed, returns in enumerate(([100.0, 210.0], [220.0, 190.0])):
+        run = made(tmp_path / "sweep" / f"000{seed}", returns, settings={"seed": seed})
+        (run / "versions.json").write_text(json.dumps(about))
+        (run / "status.json").write_text(json.dumps({"state": "finished", "env_steps": 2000, "wall_s": 2.0}))
+    jobs = [{"run": f"000{seed}", "overrides": ["agent=dqn", f"seed={seed}"]} for seed in range(2)]
+    (tmp_path / "sweep" / "plan.json").write_text(json.dumps({"jobs": jobs}))
+    monkeypatch.setattr("sys.argv", ["results.py", "comparisons", "DQN", str(tmp_path / "sweep")])
+    results.main()
     kept = json.loads(results.KEPT.read_text())
-    assert kept["study"]["case"] == {"0": {"curve/x": [[1, 2], [0.5, 1.5]], "overrides": "a=[32]"}, "1": {"state": "solved"}}
-    assert "[0.5, 1.5]" in results.KEPT.read_text() and "other" in kept
+    assert kept["other"] == {} and list(kept["comparisons"]["DQN"]) == ["0", "1"]
+    assert kept["comparisons"]["DQN"]["1"]["curve/eval/return"] == [[1000, 2000], [220.0, 190.0]]
+    assert kept["comparisons"]["DQN"]["1"]["overrides"] == "agent=dqn seed=1"
+    assert "| DQN | 200 | 2/2 | 1,500 [1,000, 2,000] | 200.0 [190.0, 210.0] | – |" in page.read_text()
+
+
+NOT_COMPARED = ("name", "seed", "run_dir", "origin", "env.module", "concurrency.threads")
+
+
+def composed(words):
+    """Return the settings of a run that say what is trained, as text."""
+    return {key: value for key, value in leaves(to_dict(compose(words))) if not key.startswith(NOT_COMPARED)}
+
+
+def commands(page):
+    """Yield the settings of every job of the sweeps that a page shows for its numbers."""
+    for block in re.findall(r"^```shell\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            words = [word for word in shlex.split(line, comments=True) if not is_of_sweep(word)]
+            if words[:2] == ["warprun", "-m"]:
+                yield from overrides.runs([word for word in words[2:] if not word.startswith(("seed=", "device="))])
+
+
+@pytest.mark.by_default(3)
+@pytest.mark.parametrize("study", [study for study in load("result_tables").TABLES if study not in ("pbt", "minatar")])
+def test_a_page_has_the_commands_that_train_the_runs_of_its_table(study):
+    """The settings of every case, as they are recorded, are those of a job. (Searches have another command, MinAtar needs a package.)"""
+    fixed, kept = load("common").FIXED, reproduce.raw()["results"][study]
+    shown = load("result_tables").TABLES[study]
+    try:
+        jobs = [composed(words) for words in commands(shown.page)]
+        for case, seeds in kept.items():
+            recorded = next(iter(seeds.values())).get("overrides", "")
+            if "seed=" not in recorded or "references" in study or "regulators" in study:
+                continue  # a reference, which is no run
+            agents = [agent for agent in ("a2c", "ppo") if f"agent={agent} " in recorded and "tuned=none" in recorded]
+            words = [word for agent in agents for word in fixed[agent].split()] + recorded.split()
+            assert composed([word for word in words if not word.startswith("name=")]) in jobs, case
+    except UserError as error:
+        assert any(word in str(error) for word in ("gymnasium", "warprun data")), error
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
@@ -230,7 +271,7 @@ def card(rates, rounds=5):
     """Return raw numbers of a card: environments -> million steps/s of A2C in each round, all alike."""
     rows = [{"work": "A2C 64-64", "n_envs": size, "training_steps_per_s": 1e6 * rate} for size, rate in rates.items()]
     rows = [row | ({"training_rounds": rounds * [row["training_steps_per_s"]]} if rounds else {}) for row in rows]
-    return {"reproduce": {}, "results": {}, "gpu": {"a card": {"parts": {"bench": {"found": rows}}}}}
+    return {"reproduce": {}, "results": {}, "gpu": {"a card": [{"parts": {"bench": {"found": rows}}}]}}
 
 
 @pytest.mark.parametrize(

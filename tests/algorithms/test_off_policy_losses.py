@@ -237,7 +237,7 @@ CASES = {
     "mountain_car_continuous_sac": (["env=mountain_car_continuous", "agent=sac"], 90.0),
     "cartpole_quantiles": (["env=cartpole", "agent=dqn", "agent.quantiles=10", "agent.dueling=true"], 475.0),
 }
-"""Settings beside the tuned ones, and the bar; `scripts/results.py off_policy` measures more seeds and agents."""
+"""Settings beside the tuned ones, and the bar; docs/benchmarks/off_policy.md has more seeds and agents."""
 
 
 @pytest.mark.slow

@@ -192,14 +192,14 @@ def test_images_reach_tensorboard(tmp_path):
     assert [found.Images(tag)[0].encoded_image_string for tag in found.Tags()["images"]] == [b"\x89PNG\r\n\x1a\n"]
 
 
-# The numbers of scripts/covid_results.py ------------------------------------------------------------------------------
+# The numbers of scripts/compare/covid.py ------------------------------------------------------------------------------
 
 COVID_RUN = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
 
 
 @pytest.fixture
 def script():
-    return load("covid_results")
+    return load("compare.covid")
 
 
 @pytest.mark.slow

@@ -85,9 +85,14 @@ def test_any_number_of_ranks_computes_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_learn_to_beat_the_best_constant_control(tmp_path: Path) -> None:
-    """The best constant control has a return of -11.8 +- 0.7 (95 %, `python scripts/heat_equation_results.py`)."""
+def test_two_ranks_learn_to_control_the_rod(tmp_path: Path) -> None:
+    """Loads and first temperatures are symmetric about 0, so no constant control is better than none on the average."""
+    idle = []
+    for seed in range(100):
+        env = HeatEquation()
+        env.reset(seed=seed)
+        idle.append(sum(float(env.step(np.zeros(3))[1]) for _ in range(100)))
     command = [sys.executable, "-m", "warprun", "experiment=heat_equation_ppo", "device=cpu", "log.live=false", "run_dir=run"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3000, cwd=tmp_path, env=os.environ | ONE_THREAD)
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "run" / "status.json").read_text())["eval"] > -2.0
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["eval"] > np.mean(idle) / 4

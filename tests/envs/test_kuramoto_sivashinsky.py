@@ -121,7 +121,7 @@ def test_targets_are_the_published_steady_states(target: int) -> None:
 @pytest.mark.parametrize(("target", "growth", "frequency"), EIGENVALUES)
 def test_targets_are_unstable(target: int, growth: float, frequency: float) -> None:
     """The two largest eigenvalues of the linearised flow are those of the same paper."""
-    found = np.linalg.eigvals(load("kuramoto_sivashinsky_results").linearised(target)[0])
+    found = np.linalg.eigvals(load("compare.kuramoto_sivashinsky").linearised(target)[0])
     rates = np.log(found[np.abs(found) > 0.5]) / 0.5
     largest = rates[rates.real > rates.real.max() - 1e-3]
     assert len(largest) == 2
@@ -139,7 +139,7 @@ def test_four_actuators_cannot_reach_a_wave_that_grows_at_rest() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_regulator_holds_the_target(target: int) -> None:
     """The linearisation by differences, and the environment with its limits and float32, about the target."""
-    script = load("kuramoto_sivashinsky_results")
+    script = load("compare.kuramoto_sivashinsky")
     gain = script.regulator(target, 1.0)
     a, b = script.linearised(target)
     assert np.abs(np.linalg.eigvals(a - b @ gain)).max() < 0.99

@@ -76,7 +76,7 @@ def test_the_median_of_two_runs_is_between_them(tmp_path: Path) -> None:
     comparison = compared(tmp_path)
     (line,) = table.lines(comparison)
     assert line.reached is not None and (line.reached.env_steps.value, line.reached.seconds.value) == (125_600.0, 125.6)
-    (row,) = table.rows([line])
+    (row,) = table.rows(comparison, [line])
     assert dict(zip(table.headings(comparison, [line]), row, strict=True))["env_steps to 475, median"].startswith("126 k ")
     made(tmp_path / "c", [1.0], settings={"seed": 3})
     made(tmp_path / "d", [1.0], settings={"seed": 4})
@@ -87,7 +87,7 @@ def test_the_median_of_two_runs_is_between_them(tmp_path: Path) -> None:
 def test_the_table_says_that_time_is_that_of_training(tmp_path: Path) -> None:
     made(tmp_path / "a", [1.0, 480.0], began_s=30.0)
     comparison = compared(tmp_path)
-    (row,) = table.rows(table.lines(comparison))
+    (row,) = table.rows(comparison, table.lines(comparison))
     assert dict(zip(table.headings(comparison, table.lines(comparison)), row, strict=True))["s of training to 475, median"] == "2"
 
 
@@ -97,7 +97,7 @@ def test_a_time_that_cannot_be_told_from_compilation_is_not_known(tmp_path: Path
     comparison = compared(tmp_path)
     (line,) = table.lines(comparison)
     assert line.reached is not None and line.reached.env_steps.value == 1000.0 and math.isnan(line.reached.seconds.value)
-    (row,) = table.rows([line])
+    (row,) = table.rows(comparison, [line])
     assert row[-2:] == ["–", "–"]
     table.write_runs(tmp_path / "runs.csv", comparison)
     assert (tmp_path / "runs.csv").read_text().splitlines()[1].endswith(",475.0,1000.0,")

@@ -105,6 +105,22 @@ def test_single_runs_and_unfinished_ones(without_figures: None, capsys: Captured
     assert "1 run without an end: runs/b (interrupted)" in capsys.readouterr().out
 
 
+def test_columns_are_chosen_and_a_page_shows_the_table(without_figures: None) -> None:
+    for seed, value in enumerate((3.0, 4.0, 8.0)):
+        made(Path(f"runs/{seed}"), [1.0, value], settings={"seed": seed})
+    Path("page.md").write_text("before\n<!-- other -->\n<!-- end -->\n<!-- mine -->\nold\n<!-- end -->\nafter\n")
+    assert cli.run(["report", "runs", "columns=perf/eval_ms,median,runs,env_steps", "into=page.md:mine"]) == 0
+    before, shown = Path("page.md").read_text().split("<!-- mine -->\n")
+    assert before == "before\n<!-- other -->\n<!-- end -->\n" and shown.endswith("<!-- end -->\nafter\n") and "old" not in shown
+    titles, _, row = shown.splitlines()[:3]
+    assert titles == "| env | agent | perf/eval_ms, median | final eval return, median | runs | env_steps, median |"
+    assert row == "| cartpole | ppo | 1 [1, 1] | 4.0 [3.0, 8.0] | 3 | 2,000 [2,000, 2,000] |"
+    assert shown.partition("<!-- end")[0] in Path("report/report.md").read_text()
+    assert [line["env_steps"] for line in csv.DictReader(Path("report/runs.csv").read_text().splitlines())] == ["2000.0"] * 3
+    (line,) = csv.DictReader(Path("report/settings.csv").read_text().splitlines())
+    assert (line["perf/eval_ms"], line["perf/eval_ms_low"]) == ("1.0", "1.0")
+
+
 def test_a_report_that_is_replaced_is_named(without_figures: None, capsys: Captured) -> None:
     made(Path("runs/a"), [1.0, 2.0])
     assert cli.run(["report", "runs"]) == 0
@@ -163,6 +179,13 @@ def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path, monkeypatch: p
         (["runs", "threshold=high"], "threshold must be a number, not 'high'"),
         (["runs", "returns=evl"], "returns=evl is not one of auto, eval, train; did you mean 'eval'?"),
         (["runs", "treshold=3"], "report has no setting 'treshold'; did you mean 'threshold'?"),
+        (["runs", "columns=runs,medin"], "columns=medin: no run records this metric; did you mean 'median'?"),
+        (["runs", "into=page.md"], "into=page.md: it must be a page and a mark in it, such as into=results.md:returns"),
+        (["runs", "into=page.md:a"], "into=page.md: No such file or directory"),
+        (
+            ["runs", "into=runs/a/config.yaml:a"],
+            "into=runs/a/config.yaml:a: the page has 0 places from <!-- a --> to <!-- end -->, and needs one",
+        ),
         (["runs", "out=runs/a/config.yaml"], "out=runs/a/config.yaml: File exists"),
     ],
 )

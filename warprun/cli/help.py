@@ -35,6 +35,7 @@ warprun: reinforcement learning at very high data throughput, for environments t
   warprun bench [KEY=VALUE ...] [sizes=10,100,1000] [threads=1,2] [out=outputs/bench]
                                                        throughput by number of environments: table, JSON, picture
   warprun report PATH ... [by=agent,n_envs] [threshold=475] [returns=auto|eval|train] [unfinished=false] [log_x=false] [out=report]
+                 [columns=NAME,...] [into=PAGE.md:MARK]
                                                        compare runs: tables and figures with intervals over seeds, as one page
   warprun data ENV                                     fetch and check the data that an environment needs
   warprun scripts FOLDER [overwrite=false]             copy the SLURM scripts of warprun to a folder

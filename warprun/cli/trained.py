@@ -217,6 +217,10 @@ class _ReportSettings:
     log_x: bool = False
     tensorboard: bool = False
     """Also write the event files of runs that have none."""
+    columns: str = ""
+    """Columns of the table, with commas between them: names of warprun.report.compare.COLUMNS, and metrics; empty: all of the former."""
+    into: str = ""
+    """PAGE.md:MARK: a page that shows the table, too, from <!-- MARK --> to <!-- end -->."""
     out: str = "report"
 
 
@@ -230,9 +234,12 @@ def report(arguments: Sequence[str]) -> int:
     given = any(argument.startswith("threshold=") for argument in arguments)
     if given and not math.isfinite(settings.threshold):
         raise UserError(f"threshold={settings.threshold} must be a finite number")
-    by = tuple(dict.fromkeys(filter(None, settings.by.strip("[]").replace(" ", "").split(","))))
+    by = _names(settings.by)
     if any(argument.startswith("by=") for argument in arguments) and not by:
         raise UserError("by= needs names of settings, such as by=agent,n_envs")
+    page, _, mark = settings.into.rpartition(":")
+    if settings.into and not (page and mark):
+        raise UserError(f"into={settings.into}: it must be a page and a mark in it, such as into=results.md:returns")
     from warprun.report import report as reporting
 
     reporting.report(
@@ -244,7 +251,14 @@ def report(arguments: Sequence[str]) -> int:
             unfinished=settings.unfinished,
             log_x=settings.log_x,
             tensorboard=settings.tensorboard,
+            columns=_names(settings.columns),
+            into=(Path(page), mark) if page else None,
             out=Path(settings.out),
         )
     )
     return DONE
+
+
+def _names(given: str) -> tuple[str, ...]:
+    """Return the names in a list with commas, each once."""
+    return tuple(dict.fromkeys(filter(None, given.strip("[]").replace(" ", "").split(","))))

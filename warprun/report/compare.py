@@ -19,6 +19,9 @@ NOT_COMPARED = re.compile(r"seed|name|run_dir|output_root|(origin|log|eval|check
 """Settings that are never compared: those of the records of a run, and those of the environment, which has panels and
 rows of its own."""
 
+COLUMNS = ("runs", "median", "mean", "iqm", "best", "threshold", "reached", "steps_to", "time_to", "throughput")
+"""Names of the columns of the table that are not those of a metric, see `table.columns`."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -52,6 +55,10 @@ class Setting:
         steps, wall = np.array(found).reshape(-1, 2).T
         return steps, wall
 
+    def measured(self, name: str) -> Array:
+        """Return the last value of a metric of every run that has it, [runs]."""
+        return np.array([run.measures[name] for run in self.runs if name in run.measures])
+
     def throughput(self) -> Array:
         """Return the environment steps per second of the runs that have such records, [runs]."""
         speeds = np.array([run.throughput for run in self.runs])
@@ -69,6 +76,13 @@ class Comparison:
     """Settings that differ between runs and are averaged like seeds."""
     threshold: float | None
     """The return to reach that the user gave."""
+    columns: tuple[str, ...] = ()
+    """The columns of the table that the user chose, names of COLUMNS or metrics; empty: all of COLUMNS."""
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics among the columns."""
+        return [name for name in self.columns if name not in COLUMNS]
 
     @property
     def envs(self) -> list[str]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from warprun.errors import UserError, counted, printable
+from warprun.errors import UserError, counted, did_you_mean, printable
 from warprun.files import atomic, make_folder, write_atomic
 from warprun.report import events, figures, population, table
-from warprun.report.compare import AXES, Banded, Comparison, banded, compare, csv_rows
+from warprun.report.compare import AXES, COLUMNS, Banded, Comparison, banded, compare, csv_rows
 from warprun.report.runs import LeftOut, Run, collect
 from warprun.report.style import MOST_LINES, WITHOUT_DATE, drawing, finish, styles
 from warprun.report.table import Line, lines
@@ -106,6 +106,10 @@ class Asked:
     log_x: bool = False
     tensorboard: bool = False
     """Write the event files of runs that have none."""
+    columns: tuple[str, ...] = ()
+    """Columns of the table: names of COLUMNS, and metrics; empty: all of the former."""
+    into: tuple[Path, str] | None = None
+    """A Markdown page, and the mark below which it shows the table, too."""
     out: Path = Path("report")
 
 
@@ -118,14 +122,19 @@ class Compared(NamedTuple):
 
 def report(asked: Asked) -> None:
     """Print the table and write all files. Raises UserError if there is no run to report, and OSError."""
-    runs, left_out = collect(asked.places, asked.unfinished)
+    metrics = [name for name in asked.columns if name not in COLUMNS]
+    runs, left_out = collect(asked.places, asked.unfinished, metrics)
     where = ", ".join(printable(place) for place in asked.places)
     if not runs:
         why = f": {printable(left_out[0].folder)}: {left_out[0].why}" if left_out else "; a run is a folder with a config.yaml"
         raise UserError(f"no run to report in {where}{why}")
-    comparison = compare(runs, asked.by, asked.threshold, asked.returns)
+    for name in metrics:
+        if not any(name in run.measures for run in runs):
+            raise UserError(f"columns={name}: no run records this metric; {did_you_mean(name, COLUMNS)}")
+    comparison = replace(compare(runs, asked.by, asked.threshold, asked.returns), columns=asked.columns)
     if not comparison.settings:
         raise UserError(f"no run in {where} has a record of the {asked.returns} return")
+    _page_with(asked.into, "")  # a mistake is told before the work
     try:
         make_folder(asked.out)
     except OSError as error:
@@ -141,8 +150,24 @@ def report(asked: Asked) -> None:
         console.sentence(note)
     for path in _write(asked, whole, shown, [*notes, *map(_line_of, left_out)]):
         console.print(str(path), soft_wrap=True)
+    for page, text in _page_with(asked.into, table.markdown(*shown)).items():
+        write_atomic(page, text.encode())
+        console.print(str(page), soft_wrap=True)
     if asked.tensorboard:
         console.sentence(f"event files for TensorBoard: {events.write_missing(runs):,} written; other runs had one")
+
+
+def _page_with(into: tuple[Path, str] | None, text: str) -> dict[Path, str]:
+    """Return a page, and what it is with a text between its marks; nothing without a page. Raises UserError."""
+    if into is None:
+        return {}
+    page, mark = into
+    try:
+        return {page: table.replaced(page.read_text(), mark, text)}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"into={page}: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    except UserError as error:
+        raise UserError(f"into={page}:{mark}: {error}") from None
 
 
 def _replaced(out: Path) -> list[str]:
@@ -212,7 +237,7 @@ def _write(asked: Asked, whole: Compared, shown: Compared, notes: list[str]) -> 
     body = [f"# {title}", table.markdown(comparison, found), *notes, *images]
     write_atomic(out / "report.md", ("\n\n".join(body) + "\n").encode())
     names = table.headings(comparison, found)
-    html = page(title, names, 1 + len(comparison.by), table.rows(found), drawn, notes)
+    html = page(title, names, 1 + len(comparison.by), table.rows(comparison, found), drawn, notes)
     write_atomic(out / "report.html", html.encode())
     return [out / "report.html", out / "report.md"]
 

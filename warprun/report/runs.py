@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +48,8 @@ class Run:
     """Of several groups the one whose returns these are; empty with one group."""
     throughput: float
     """Environment steps per second: the median over the records after the first, which contains compilation. NaN without such."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """The last value of each metric that was asked for and that the run has."""
 
     def curve(self, returns: str) -> Curve:
         """Return the curve of a return: eval or train."""
@@ -77,8 +79,8 @@ class LeftOut(NamedTuple):
     why: str
 
 
-def collect(places: Sequence[Path], unfinished: bool) -> tuple[list[Run], list[LeftOut]]:
-    """Return the runs in and below `places`, and the folders of runs that are left out.
+def collect(places: Sequence[Path], unfinished: bool, measures: Sequence[str] = ()) -> tuple[list[Run], list[LeftOut]]:
+    """Return the runs in and below `places`, with the last values of some metrics, and the folders of runs that are left out.
 
     With `unfinished`, runs that were interrupted, failed or still train are used if they have records. Raises UserError for a place that
     does not exist.
@@ -92,7 +94,7 @@ def collect(places: Sequence[Path], unfinished: bool) -> tuple[list[Run], list[L
     left_out: list[LeftOut] = []
     for folder in found:
         try:
-            runs.append(_read(folder, unfinished))
+            runs.append(_read(folder, unfinished, measures))
         except UserError as error:
             left_out.append(LeftOut(folder, str(error)))
         except OSError as error:
@@ -114,7 +116,7 @@ def run_folders(place: Path) -> Iterator[Path]:
         inner.sort()
 
 
-def _read(folder: Path, unfinished: bool) -> Run:
+def _read(folder: Path, unfinished: bool, measures: Sequence[str]) -> Run:
     """Return a run. Raises UserError with the reason if it cannot be used, and OSError."""
     state = str(rundir.read_status(folder).get("state", "without a status.json that can be read"))
     if not (folder / CONFIG).is_file():
@@ -124,7 +126,7 @@ def _read(folder: Path, unfinished: bool) -> Run:
         raise UserError(f"{state}; unfinished=true includes it if it has records")
     if not (folder / JsonLines.name).is_file():
         raise UserError(f"{state}, without {JsonLines.name}")
-    rows = read_rows(folder / JsonLines.name, _is_read)
+    rows = read_rows(folder / JsonLines.name, lambda tag: _is_read(tag) or tag in measures)
     name = _name_of_return(settings, rows)
     if name is None:
         raise UserError(f"{state}, without a record of a return")
@@ -133,8 +135,10 @@ def _read(folder: Path, unfinished: bool) -> Run:
     speeds = [row["perf/env_steps_per_s"] for row in rows[1:] if np.isfinite(row.get("perf/env_steps_per_s", np.nan))]
     throughput = float(np.median(speeds)) if speeds else np.nan
     began_s = _began_s(rows[0], throughput)
+    last = {tag: found[-1] for tag in measures if (found := [row[tag] for row in rows if np.isfinite(row.get(tag, np.nan))])}
     rows = [row | {"wall_s": max(0.0, row["wall_s"] - began_s)} for row in rows]
-    return Run(folder, settings, state, _curve(rows, f"eval/{name}"), _curve(rows, f"train/{name}"), name.rpartition("/")[0], throughput)
+    curves = _curve(rows, f"eval/{name}"), _curve(rows, f"train/{name}")
+    return Run(folder, settings, state, *curves, name.rpartition("/")[0], throughput, last)
 
 
 def _is_read(tag: str) -> bool:

@@ -10,7 +10,7 @@ from warprun.envs.booster.control import Episodes, Now, Pid
 from warprun.envs.booster.model import Params
 from warprun.spec import Box, Discrete
 
-RESULTS = load("booster_results")
+RESULTS = load("compare.booster")
 FREE = Params()._replace(edge_cost=0.0)
 
 

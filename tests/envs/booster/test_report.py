@@ -1,4 +1,4 @@
-"""What an evaluation of a booster run leaves, and the numbers of scripts/booster_results.py."""
+"""What an evaluation of a booster run leaves, and the numbers of scripts/compare/booster.py."""
 
 import csv
 
@@ -12,8 +12,6 @@ from tests.scripts import load
 from warprun.cli.main import run
 from warprun.envs.booster import analysis
 from warprun.state import derived_seed
-
-Task = load("one_run").Task
 
 SMALL = ["tuned=none", "total_steps=64", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1", "log.live=false"]
 
@@ -70,7 +68,7 @@ def test_films_show_the_course(tmp_path):
 
 @pytest.fixture
 def script():
-    return load("booster_results")
+    return load("compare.booster")
 
 
 def test_features_are_what_an_agent_could_know(script):
@@ -90,6 +88,6 @@ def test_regulators_have_errors_over_episodes(script, monkeypatch):
     monkeypatch.setattr(script, "record", lambda count, seed, mode: (count, seed, mode))
     course = script.Course(np.zeros((4, 1)), np.zeros((4, 1)), returns[:, None], np.array([100, 100, 50, 50]))
     monkeypatch.setattr(script, "regulators", lambda searched, played, action: {f"{searched} {played} {action}": course})
-    found = script.measured(Task(["env=booster", "env.mode=compat", "env.action=discrete"], [], []))
+    found = script.measured_in("compat", "discrete")
     name = "(500, 2, 'compat') (4, 1, 'compat') discrete"
     assert found == {f"{name}/return": 3.0, f"{name}/return_error": pytest.approx(2.117, abs=1e-3), f"{name}/length": 75.0}

@@ -1,4 +1,4 @@
-"""What scripts/results.py measures of a run of the COVID-19 economy beside its training, and references for it.
+"""What `python scripts/results.py covid` measures of a run of the COVID-19 economy, and references for it.
 
 Returns are those of one episode, means of EPISODES episodes with sampled actions: of the trained policies, of untrained
 ones, of one trained and one untrained group; and of the most probable actions. All policies use the same random
@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from one_run import FOLDER, Task, trained
-from published import COVID_GROUPS, DISCOUNTS, SUBSIDIES
+from result_tables import COVID_GROUPS, DISCOUNTS, SUBSIDIES
 
 from warprun.config.compose import compose
 from warprun.config.schema import Config, from_dict
@@ -127,20 +126,18 @@ def month_at_another_level(replayed: Replayed, gamma: float) -> np.ndarray:
     return changed
 
 
-def measured(task: Task) -> dict[str, Any]:
-    """Train a run; return its numbers, and the mean returns of its policies."""
-    found = trained(task)
-    for policy, values in returns(FOLDER).items():
-        found |= {f"{policy}/{name}": round(float(sample.mean()), 3) for name, sample in values.items()}
-    return found
+def measured(folder: Path) -> Returns:
+    """Return the mean returns of the policies of a run."""
+    return {f"{policy}/{name}": round(float(each.mean()), 3) for policy, found in returns(folder).items() for name, each in found.items()}
 
 
-def references(task: Task) -> dict[str, Any]:
+def references() -> dict[str, dict[str, Any]]:
     """Return the returns of constant policies and of the best governors found, and what a month at another level changes."""
-    replayed = Replayed(compose(task.overrides), 10)
+    replayed = Replayed(compose(["env=covid"]), 10)
     found: dict[str, Any] = {}
     for level in (1, 10):
         found |= {f"level {level}/{group}": value for group, value in constant(replayed, level).items()}
     for subsidy in SUBSIDIES:
         found |= {f"subsidy {subsidy}/{group}": value for group, value in best_response(replayed, subsidy).items()}
-    return found | {f"month {gamma}": month_at_another_level(replayed, gamma).round(2).tolist() for gamma in DISCOUNTS}
+    found |= {f"month {gamma}": month_at_another_level(replayed, gamma).round(2).tolist() for gamma in DISCOUNTS}
+    return {"all": found}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from one_run import Task
+from result_tables import SPACES
 
 from warprun.config.compose import compose
 from warprun.envs.booster import control
@@ -123,12 +123,17 @@ def regulators(searched: Recorded, played: Recorded, action: str) -> dict[str, C
     return {"no control": control.run(control.none, played.episodes, p, tables)} | found
 
 
-def measured(task: Task) -> dict[str, Any]:
-    """Return mean return, its 95 % error over episodes, and mean length of each regulator, in the mode and action space of the task."""
-    options = compose(task.overrides).env.options
-    searched, played = (record(count, seed, options["mode"]) for count, seed in ((SEARCHED, OTHERS), (EPISODES, PLAYED)))
-    found: dict[str, Any] = {}
-    for name, course in regulators(searched, played, options["action"]).items():
+def references() -> dict[str, dict[str, float]]:
+    """Return the numbers of all regulators under each action space, and in compat mode."""
+    settings = (("corrected", "discrete"), ("corrected", "continuous"), ("compat", "discrete"))
+    return {space: measured_in(*given) for space, given in zip(SPACES, settings, strict=True)}
+
+
+def measured_in(mode: str, action: str) -> dict[str, float]:
+    """Return mean return, its 95 % error over episodes, and mean length of each regulator, in a mode and action space."""
+    searched, played = (record(count, seed, mode) for count, seed in ((SEARCHED, OTHERS), (EPISODES, PLAYED)))
+    found: dict[str, float] = {}
+    for name, course in regulators(searched, played, action).items():
         error = 1.96 * course.returns.std(ddof=1) / EPISODES**0.5
         found |= {f"{name}/return": course.returns.mean(), f"{name}/return_error": error, f"{name}/length": course.length.mean()}
     return {key: round(float(value), 4) for key, value in found.items()}

@@ -1,4 +1,4 @@
-"""How often taggers catch runners: what `python scripts/results.py tag` measures of a run beside its training.
+"""How often taggers catch runners: what `python scripts/results.py tag` measures of a run.
 
 Taggers that are random, that pursue the nearest runner, and those of the run play against random runners and those of the run.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from one_run import FOLDER, Task, trained
+from result_tables import RUNNERS, TAGGERS
 
 from warprun.runs import checkpoint
 from warprun.runs.build import Setup, make_engine, set_up
@@ -91,10 +92,10 @@ def play(setup: Setup, taggers: Choose, runners: Choose, episodes: int) -> Caugh
     return Caught(tags / runner_count, steps)
 
 
-def measured(task: Task) -> dict[str, Any]:
-    """Train a run; return its numbers, and of each pair of policies the percentage of runners caught and the steps of an episode."""
-    found = trained(task)
-    run = open_run(FOLDER, "cpu", trusted=False, episodes=EPISODES)
+def measured(folder: Path) -> dict[str, float]:
+    """Return of each pair of policies the percentage of runners that a run's policies catch, and the steps of an episode."""
+    found = {}
+    run = open_run(folder, "cpu", trusted=False, episodes=EPISODES)
     setup = set_up(run.config)
     agent = trained_agent(setup, load_checkpoint(run, checkpoint.LAST))
 
@@ -107,8 +108,8 @@ def measured(task: Task) -> dict[str, Any]:
 
     names = [group.name for group in setup.environment.spec.groups]
     pursuit = pursuit_in_plane if names[1] == "runners" else pursuit_on_grid
-    hunters: dict[str, Choose] = {"random": uniform(names[0]), "pursuit": pursuit, "trained": learned(names[0])}
-    hunted: dict[str, Choose] = {"random": uniform(names[1]), "trained": learned(names[1])}
+    hunters = dict(zip(TAGGERS, (uniform(names[0]), pursuit, learned(names[0])), strict=True))
+    hunted = dict(zip(RUNNERS, (uniform(names[1]), learned(names[1])), strict=True))
     for taggers, first in hunters.items():
         for runners, second in hunted.items():
             played = play(setup, first, second, EPISODES)

@@ -1,35 +1,25 @@
-"""Compare trained policies of env=gray_scott with no control, with simple programs of the ports and with feedback.
+"""Policies of env=gray_scott beside no control, simple programs of the ports and feedback: `python scripts/results.py gray_scott`.
 
-    python scripts/gray_scott_results.py [--seeds 5] [--again] [--write]
-
-Trains PPO with its tuned settings for every seed, unless docs/benchmarks/gray_scott.json has the run with the same
-settings, and lets all controllers act in the same EPISODES episodes, which training has not seen. Policies draw their
-actions, as in training, or take the most probable ones. The numbers that references depend on are the best of a grid,
-by the mean return in other episodes. --write puts the table and the picture into docs/gray_scott.md; the picture needs
-matplotlib, and trains the run that it shows if its folder is gone.
+All controllers act in the same EPISODES episodes, which training has not seen. Policies draw their actions, as in training, or take the
+most probable ones. The numbers that references depend on are the best of a grid, by the mean return in other episodes.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from common import DOCS, ROOT, figure, over_seeds, replace, settings, table
+from common import DOCS, figure
+from result_tables import WAYS
 
 import warprun
 from warprun.envs.gray_scott import PORTS, SIDE, SUBSTEPS, Params, make_tables
-from warprun.report.statistics import interval, mean
 from warprun.report.style import logarithmic
 
-PAGE, KEPT = DOCS / "gray_scott.md", DOCS / "benchmarks" / "gray_scott.json"
 PICTURE = DOCS / "figures" / "gray_scott.png"
-RUNS = ROOT / "outputs" / "gray_scott"
 STEPS, PERIOD = 100, SUBSTEPS * Params().dt
 """Steps of an episode, and the time between two."""
 EPISODES, SEARCHED = 500, 100
@@ -38,8 +28,6 @@ PLAYED, OTHERS = 11, 12
 """Seeds of their beginnings."""
 SHOWN = (5, 15)
 """Steps of the picture."""
-SEED_SHOWN = 1
-QUIETLY = "device=cpu log.live=false log.tensorboard=false concurrency.threads=1"
 Controller = Callable[[np.ndarray, int], np.ndarray]
 """Fields [N, 2, SIDE, SIDE] and the number of steps taken -> actions [N, PORTS^2]."""
 Numbers = dict[str, Any]
@@ -145,66 +133,28 @@ def best(variants: dict[str, Controller]) -> str:
     return max(found, key=lambda name: found[name])
 
 
-# Runs -----------------------------------------------------------------------------------------------------------------
+# Numbers and picture ---------------------------------------------------------------------------------------------------
 
 
-WAYS = ("drawn", "most probable")
-"""How a policy chooses its actions."""
+def references() -> dict[str, Numbers]:
+    """Return the numbers of the best variant of every reference."""
+    chosen = {name: best(variants) for name, variants in REFERENCES.items()}
+    return {name: {"variant": variant} | acted(REFERENCES[name][variant]).numbers() for name, variant in chosen.items()}
 
 
-def overrides_of(seed: int) -> str:
-    """Return the settings of a run."""
-    return f"env=gray_scott agent=ppo seed={seed}"
+def measured(folder: Path) -> Numbers:
+    """Return the numbers of the policy of a run, by the way in which it chooses actions."""
+    torch.set_num_threads(1)
+    found = {way: acted(policy(folder, way == "most probable")).numbers() for way in WAYS}
+    return {f"{way}/{name}": value for way, numbers in found.items() for name, value in numbers.items()}
 
 
-def folder_of(seed: int) -> Path:
-    """Return the folder of a run; trains it if there is none that has ended."""
-    folder = RUNS / f"seed_{seed}"
-    if not (folder / "status.json").exists() or json.loads((folder / "status.json").read_text())["state"] != "finished":
-        given = [*overrides_of(seed).split(), *QUIETLY.split(), f"run_dir={folder}", "resume=auto"]
-        subprocess.run([sys.executable, "-m", "warprun", *given], check=True, cwd=ROOT)
-    return folder
-
-
-def measured(seed: int) -> Numbers:
-    """Return the numbers of a run and of its policy."""
-    folder = folder_of(seed)
-    status = json.loads((folder / "status.json").read_text())
-    about = {"overrides": overrides_of(seed), "env_steps": status["env_steps"], "wall_s": round(status["wall_s"])}
-    return about | {way: acted(policy(folder, way == "most probable")).numbers() for way in WAYS}
-
-
-# Page -----------------------------------------------------------------------------------------------------------------
-
-
-def table_of(kept: Numbers) -> str:
-    """Return the table of all controllers."""
-    rows = []
-    for name, found in kept["references"].items():
-        label = f"{name}: {found['variant']}" if found["variant"] else name
-        spread = f"{found['return']:.2f} ± {1.96 * found['stderr']:.2f}"
-        time_out = "" if found["time_to_out"] is None else f"{found['time_to_out']:.0f}"
-        rows.append([label, spread, f"{100 * found['out']:.0f} %", time_out, f"{found['effort']:.1f}"])
-    for way in WAYS:
-        runs = [run[way] for run in kept["ppo"].values()]
-        reached = interval(np.array([run["return"] for run in runs]), mean)
-        cells = [over_seeds([run[key] for run in runs], scale, form) for key, scale, form in CELLS]
-        label = f"PPO, {way} actions, {len(runs)} seeds"
-        rows.append([label, f"{reached.value:.2f} [{reached.low:.2f}, {reached.high:.2f}]", *cells])
-    return table(COLUMNS, rows)
-
-
-COLUMNS = ("controller", "return", "fires put out", "time until half are out", "effort")
-CELLS = (("out", 100, ".0f"), ("time_to_out", 1, ".0f"), ("effort", 1, ".1f"))
-"""Number of a run, its factor in the table, and its format."""
-
-
-def draw(kept: Numbers, path: Path) -> None:
-    """Draw v of an episode under three controllers, and the mean of v under these and the other references."""
-    courses = {name: acted(REFERENCES[name][found["variant"]]) for name, found in kept["references"].items()}
-    courses["PPO"] = acted(policy(folder_of(SEED_SHOWN), greedy=False))
+def draw(folder: Path) -> None:
+    """Draw v of an episode under three controllers, one the policy of a run, and the mean of v under these and the other references."""
+    courses = {name: acted(variants[best(variants)]) for name, variants in REFERENCES.items()}
+    courses["PPO"] = acted(policy(folder, greedy=False))
     shown = ("no control", "feedback at each port", "PPO")
-    with figure(path, len(shown) + 1, (9.0, 3.6)) as panels:
+    with figure(PICTURE, len(shown) + 1, (9.0, 3.6)) as panels:
         for panel, label in zip(panels, shown, strict=False):
             gap = np.full((2, SIDE), np.nan)
             below = np.vstack([courses[label].fields[SHOWN[1]], gap, courses[label].fields[SHOWN[0]]])
@@ -219,28 +169,3 @@ def draw(kept: Numbers, path: Path) -> None:
             panels[-1].plot(PERIOD * np.arange(STEPS), course.concentration.mean(1), label=label)
         panels[-1].set(xlabel="time", title="mean of v, all episodes")
         logarithmic(panels[-1].yaxis)
-
-
-def main() -> None:
-    """Train and measure what is missing, print the table, and write table and picture with --write."""
-    chosen = settings(__doc__, seeds=5, again=False, write=False)
-    torch.set_num_threads(1)
-    kept: Numbers = json.loads(KEPT.read_text()) if KEPT.exists() and not chosen.again else {"references": {}, "ppo": {}}
-    for name, variants in REFERENCES.items():
-        if name not in kept["references"]:
-            variant = best(variants)
-            kept["references"][name] = {"variant": variant} | acted(variants[variant]).numbers()
-            print(name, kept["references"][name], flush=True)
-    for seed in range(chosen.seeds):
-        if kept["ppo"].get(str(seed), {}).get("overrides") != overrides_of(seed):
-            kept["ppo"][str(seed)] = measured(seed)
-            print(seed, kept["ppo"][str(seed)], flush=True)
-        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
-    print(table_of(kept))
-    if chosen.write:
-        replace(PAGE, "results", table_of(kept))
-        draw(kept, PICTURE)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""What scripts/results.py measures of a run of catalysis beside its training: its path, and elastic bands.
+"""What `python scripts/results.py catalysis` measures of a run of catalysis: its path, and elastic bands.
 
 Needs ASE and SciPy: pip install "warprun[neb]".
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import require
-from one_run import FOLDER, Task, trained
 
 from warprun.envs.catalysis.analysis import unwrapped
 from warprun.envs.catalysis.landscape import landscape
@@ -23,16 +23,15 @@ IMAGES = 15
 """Points of the straight line."""
 
 
-def measured(task: Task) -> dict[str, Any]:
-    """Train a run; return its numbers, those of `warprun eval`, the transition state of its path, and the band of the straight line."""
+def measured(folder: Path) -> dict[str, Any]:
+    """Return the numbers of `warprun eval` of a run, the transition state of its path, and the band of the straight line."""
     require("ase", "warprun[neb]")
-    found = trained(task)
-    found |= {f"last/{name}": value for name, value in evaluate_run(FOLDER, EPISODES, False, "cpu", 1).items()}
-    with (FOLDER / "eval" / "paths.csv").open() as file:
+    found: dict[str, Any] = {f"last/{name}": value for name, value in evaluate_run(folder, EPISODES, False, "cpu", 1).items()}
+    with (folder / "eval" / "paths.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["path"] == "learned"]
     if found["last/path/reaches_goal"]:
         found |= transition_state([[float(row[axis]) for axis in "xyz"] for row in rows], [float(row["energy"]) for row in rows])
-    return found | straight_band(rundir.read_config(FOLDER)["env"]["options"]["scenario"])
+    return found | straight_band(rundir.read_config(folder)["env"]["options"]["scenario"])
 
 
 def transition_state(cells: Sequence[Sequence[float]], energies: Sequence[float]) -> dict[str, Any]:

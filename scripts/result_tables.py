@@ -1,0 +1,438 @@
+"""The tables of the pages that docs/benchmarks/results.json holds the runs of: by study, its page and how its runs become the table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from common import DOCS, table
+
+from warprun.config.compose import compose
+from warprun.config.schema import sized
+from warprun.report.statistics import interval, mean
+from warprun.runs import auto
+
+Run = dict[str, Any]
+"""Numbers of a run, by measure, and its `overrides`; or `failed`."""
+Kept = Mapping[str, Mapping[str, Run]]
+"""Case -> seed -> run, of a study."""
+BENCHMARKS = DOCS / "benchmarks"
+middle = statistics.median
+
+
+class Row(NamedTuple):
+    """A case of a study."""
+
+    case: str
+    runs: list[Run]
+    """Those that did not fail."""
+    seeds: int
+    bar: float | None
+    """The return to reach."""
+
+
+Cell = Callable[[Row], str]
+
+
+def ended(runs: Mapping[str, Run]) -> list[Run]:
+    """Return the runs that did not fail, in the order of their seeds."""
+    return [run for _, run in sorted(runs.items(), key=lambda item: int(item[0])) if "failed" not in run]
+
+
+def rows_of(kept: Kept, bars: Mapping[str, float]) -> Iterator[Row]:
+    """Yield the cases that have runs; `bars`: their order, and the returns to reach in place of `env.solved_at`."""
+    for case in [case for case in bars or kept if case in kept]:
+        runs = ended(kept[case])
+        yield Row(case, runs, len(kept[case]), bars.get(case, runs[0].get("bar") if runs else None))
+
+
+def of_cases(columns: Mapping[str, Cell], bars: Mapping[str, float] | None = None) -> Callable[[Kept], str]:
+    """Return what makes a table with a line for each case; `columns`: title -> cell."""
+    return lambda kept: table(list(columns), [[cell(row) for cell in columns.values()] for row in rows_of(kept, bars or {})])
+
+
+# Cells ----------------------------------------------------------------------------------------------------------------
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """Return the median of some values, the least and the largest; – of none."""
+    return f"{middle(values):{form}} [{min(values):{form}}, {max(values):{form}}]" if values else "–"
+
+
+def ranged(key: str, form: str) -> Cell:
+    """Return a cell with the spread of a measure over the runs that have it."""
+    return lambda row: spread([run[key] for run in row.runs if key in run], form)
+
+
+def number(key: str, over: Callable[[list[Any]], float], form: str) -> Cell:
+    """Return a cell with a number of a measure over all runs; – if one lacks it, and nothing without runs."""
+
+    def cell(row: Row) -> str:
+        known = [run[key] for run in row.runs if key in run]
+        return ("–" if row.runs else "") if len(known) < max(1, len(row.runs)) else format(over(known), form)
+
+    return cell
+
+
+def solved(is_solved: Callable[[Row, Run], bool]) -> Cell:
+    """Return a cell that counts the runs that are solved, of all; one that failed is not."""
+    return lambda row: f"{sum(is_solved(row, run) for run in row.runs)}/{row.seeds}"
+
+
+def at_the_bar(key: str) -> Cell:
+    """Return a cell that counts the runs whose return reaches the bar."""
+    return solved(lambda row, run: row.bar is not None and run[key] >= row.bar)
+
+
+def with_error(run: Run) -> str:
+    """Return the return of a run with its standard error."""
+    return f"{run['last/return']:.1f} ± {run['last/return_stderr']:.1f}"
+
+
+def ranked(place: Callable[[int], int]) -> Cell:
+    """Return a cell with the run at a place (number of runs -> index) in the ascending order of returns."""
+    return lambda row: with_error(sorted(row.runs, key=lambda run: run["last/return"])[place(len(row.runs))]) if row.runs else ""
+
+
+def mean_of_seeds(row: Row) -> str:
+    """Return the mean of the returns over seeds with its 95 % interval, by the bootstrap of `warprun report`."""
+    found = interval(np.array([run["last/return"] for run in row.runs]), mean)
+    return f"{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]"
+
+
+CASE: Cell = lambda row: row.case  # noqa: E731 - beside the other cells
+SEEDS: Cell = lambda row: str(row.seeds)  # noqa: E731
+BAR: Cell = lambda row: "" if row.bar is None else f"{row.bar:g}"  # noqa: E731
+EVERY_SEED: Cell = lambda row: ", ".join(map(with_error, row.runs))  # noqa: E731
+STEPS = number("env_steps", middle, ",.0f")
+
+# Tables with a line for each case -------------------------------------------------------------------------------------
+
+RESULTS = {
+    "case": CASE,
+    "bar": BAR,
+    "solved": at_the_bar("last/return"),
+    "mean return of the worst seed": ranked(lambda count: 0),
+    "of the median seed": ranked(lambda count: count // 2),
+    "env steps, median": STEPS,
+    "wall s, median": number("wall_s", middle, ".1f"),
+}
+FEW = {
+    "cartpole_dqn": 475.0,
+    "acrobot_dqn": -100.0,
+    "mountain_car_dqn": -120.0,
+    "pendulum_td3": -200.0,
+    "pendulum_ddpg": -200.0,
+    "pendulum_sac": -160.0,
+    **{f"mountain_car_continuous_{agent}": 90.0 for agent in ("td3", "ddpg", "sac")},
+}
+OFF_POLICY = {
+    "case": CASE,
+    "bar": BAR,
+    "seeds at the bar": at_the_bar("best/return"),
+    "best checkpoint, min": number("best/return", min, ".1f"),
+    "median": number("best/return", middle, ".1f"),
+    "last checkpoint, median": number("last/return", middle, ".1f"),
+    "env steps": STEPS,
+    "seconds, median": number("cpu_s", middle, ".1f"),
+}
+COMPARISONS = {"TD3": -200.0, "DDPG": -200.0, "DDPG, prioritized replay": -200.0, "A2C": 200.0, "DQN": 200.0}
+EVALUATED = "curve/eval/return"
+
+
+def first_at_the_bar(row: Row, run: Run) -> int | None:
+    """Return the environment steps up to the first evaluation at the bar."""
+    return next((steps for steps, value in zip(*run[EVALUATED], strict=True) if row.bar is not None and value >= row.bar), None)
+
+
+def steps_to_the_bar(row: Row) -> str:
+    """Return the environment steps up to the first evaluation at the bar; – if a run does not reach it."""
+    known = [steps for run in row.runs if (steps := first_at_the_bar(row, run)) is not None]
+    return spread(known if len(known) == row.seeds else [], ",.0f")
+
+
+COMPARED = {
+    "agent": CASE,
+    "bar": BAR,
+    "seeds at the bar": solved(lambda row, run: first_at_the_bar(row, run) is not None),
+    "env steps to it": steps_to_the_bar,
+    "last evaluation": lambda row: spread([run[EVALUATED][1][-1] for run in row.runs], ".1f"),
+    "CPU s, median": number("cpu_s", middle, ".1f"),
+}
+MEMORY = {
+    **{f"t_maze ppo {kind}": 3.8 for kind in ("lstm", "gru", "mlp")},
+    **{f"t_maze dqn {kind}": 3.8 for kind in ("lstm", "gru")},
+    **{f"cartpole ppo {kind}": 475.0 for kind in ("lstm", "gru", "mlp")},
+    "cartpole dqn lstm": 475.0,
+    **{f"pendulum ppo {kind}": -250.0 for kind in ("lstm", "gru", "mlp")},
+}
+REMEMBERING = {
+    "environment, agent, network": CASE,
+    "bar": BAR,
+    "seeds at the bar": at_the_bar("last/return"),
+    "mean return, least": number("last/return", min, ".2f"),
+    "median": number("last/return", middle, ".2f"),
+    "env steps, median": STEPS,
+    "processor s, median": number("cpu_s", middle, ".0f"),
+}
+JUDGED = {
+    "case": lambda row: f"`{row.case}`",
+    "env steps": number("env_steps", max, ",.0f"),
+    "mean return of every seed, 1,000 fresh episodes": EVERY_SEED,
+    "wall s, median": number("wall_s", middle, ".0f"),
+}
+COMPETING = {
+    "agent, library": CASE,
+    "env steps": number("env_steps", max, ",.0f"),
+    "return, mean over seeds [95 %]": mean_of_seeds,
+    "mean return of every seed, 200 fresh episodes": EVERY_SEED,
+    "processor s, median": number("cpu_s", middle, ".0f"),
+}
+SEARCHED = {"search": CASE, "seeds": SEEDS, "best member": ranged("best", ".0f"), "middle member": ranged("middle", ".0f")}
+
+
+def near_the_optimum(row: Row, run: Run) -> bool:
+    """Return whether the path and the episodes of a catalysis run are good enough for its scenario."""
+    good = run["last/path/share_of_optimum"] >= 0.95 and run["last/terminated"] >= 0.99
+    return bool(good and (run["last/path/highest_energy"] <= 0.0 or not row.case.startswith("er")))
+
+
+PATHS = {
+    "scenario": CASE,
+    "solved": solved(near_the_optimum),
+    "share of the optimum": ranged("last/path/share_of_optimum", ".3f"),
+    "success, sampled": ranged("last/terminated", ".3f"),
+    "steps of the path": lambda row: ", ".join(map(str, sorted({int(run["last/path/steps"]) for run in row.runs}))),
+    "highest energy above start": ranged("last/path/highest_energy", ".3f"),
+    "of the straight line's elastic band": ranged("straight/highest_energy", ".3f"),
+    "env steps": STEPS,
+    "CPU s, median": number("cpu_s", middle, ".0f"),
+}
+LEARNING_WITH_MORE = {
+    "scenario, environments": CASE,
+    "seeds": SEEDS,
+    "return of evaluations, mean over training": ranged("during/eval/return", ".1f"),
+    "success, mean over training": ranged("during/eval/terminated", ".3f"),
+    "CPU s, median": number("cpu_s", middle, ".0f"),
+}
+REGULATED = {"agent": CASE, "env steps": STEPS, "seeds": SEEDS, "return": ranged("last/return", ".2f")}
+LEARNED = {
+    "claim, runs": CASE,
+    "return of 195": solved(lambda row, run: bool(run["last/return"] >= 195.0)),
+    "mean return of training episodes": ranged("training/return", ".1f"),
+    "of 100 episodes at the end": ranged("last/return", ".1f"),
+    "lag": ranged("actors/lag_mean", ".1f"),
+}
+
+# Other tables ---------------------------------------------------------------------------------------------------------
+
+ENVIRONMENTS = ("cartpole", "pendulum")
+
+
+def by_environment(kept: Kept) -> str:
+    """Return the table of untuned settings: number of solved seeds and the median return."""
+    count, median = at_the_bar("last/return"), number("last/return", middle, ".0f")
+    found = {row.case: f"{count(row)} ({median(row)})" if row.runs else count(row) for row in rows_of(kept, {})}
+    settings = dict.fromkeys(case.partition(" ")[2] for case in kept)
+    return table(["setting", *ENVIRONMENTS], [[each, *(found[f"{env} {each}"] for env in ENVIRONMENTS)] for each in settings])
+
+
+def by_size(kept: Kept) -> str:
+    """Return the table of seconds until solved; bold is what `n_envs=auto` chooses from the median throughputs."""
+    rows, sizes = [], sorted({int(case.rpartition(", ")[2]) for case in kept})
+    for name in dict.fromkeys(case.rpartition(", ")[0] for case in kept):
+        own = {size: ended(kept[f"{name}, {size}"]) for size in sizes}
+        speed = {size: middle(run["steps_per_s"] / share(run) for run in runs) for size, runs in own.items()}
+        took_s = {
+            size: middle(run["training_s"] * share(run) if run["state"] == "solved" else math.inf for run in runs)
+            for size, runs in own.items()
+        }
+        env, agent = name.split(", ")
+        config = compose([f"env={env}", f"agent={agent}"])
+        chosen = auto.decided([auto.Tried(sized(config, size, ""), rate) for size, rate in speed.items()], config.n_envs).n_envs
+        cells = [f"{took_s[size]:.2f}" if math.isfinite(took_s[size]) else "–" for size in sizes]
+        cells = [f"**{cell}**" if size == chosen else cell for size, cell in zip(sizes, cells, strict=True)]
+        rows.append([name, *cells, f"{took_s[chosen] / min(took_s.values()):.2f}"])
+    loads = [run["load"] for runs in kept.values() for run in runs.values()]
+    load = f"\nLoad average of the machine {min(loads):.1f} to {max(loads):.1f}.\n"
+    return table(["", *(f"{size:,}" for size in sizes), "chosen / best"], rows) + load
+
+
+def share(run: Run) -> float:
+    """Return the share of a thread's time that a run had: other work took the rest, which is left out."""
+    return float(min(1.0, run["cpu_s"] / run["command_s"]))
+
+
+COVID_GROUPS = ("governors", "planner")
+COVID_POLICIES = (
+    "untrained",
+    "trained",
+    "trained - untrained",
+    "only governors trained",
+    "only planner trained",
+    "trained, most probable actions",
+)
+
+
+def of_policies(kept: Kept) -> str:
+    """Return the table of the returns of policies of the COVID-19 economy, a line for each case and policy."""
+    titles = (*COVID_GROUPS, "payments")
+    rows = [
+        [row.case, policy, *(ranged(f"{policy}/{title}", ".1f")(row) for title in titles), row.seeds]
+        for row in rows_of(kept, {})
+        for policy in COVID_POLICIES
+    ]
+    return table(["settings", "policy", *titles, "seeds"], rows)
+
+
+SUBSIDIES = (0, 9, 10, 20)
+DISCOUNTS = (0.98, 0.99, 0.998, 1.0)
+LEVELS = (1, 3, 5, 6, 7, 8, 10)
+
+
+def of_references(kept: Kept) -> str:
+    """Return the tables of constant policies, of governors under constant subsidies, and of a month at another level."""
+    found = kept["all"]["0"]
+    keys = {"always open, no subsidies": "level 1", "always closed, no subsidies": "level 10"}
+    keys |= {f"best governors found, subsidy level {level}": f"subsidy {level}" for level in SUBSIDIES}
+    rows = [[title, *(f"{found[f'{key}/{group}']:.1f}" for group in COVID_GROUPS)] for title, key in keys.items()]
+    months = [[gamma, *(f"{found[f'month {gamma}'][level - 1]:.1f}" for level in LEVELS)] for gamma in DISCOUNTS]
+    written = table(["policy", *COVID_GROUPS], rows)
+    return f"{written}\n{table(['gamma', f'a month at level {LEVELS[0]}', *LEVELS[1:]], months)}"
+
+
+TAGGERS, RUNNERS = ("random", "pursuit", "trained"), ("random", "trained")
+
+
+def of_catches(kept: Kept) -> str:
+    """Return the table of catches, a line for each game of tag and pair of policies."""
+    rows = []
+    for row in rows_of(kept, {}):
+        for pair in [f"{taggers}, {runners}" for taggers in TAGGERS for runners in RUNNERS]:
+            cells = ranged(f"{pair}/caught", ".1f")(row), ranged(f"{pair}/steps", ".0f")(row)
+            rows.append([row.case, *pair.split(", "), *cells, row.seeds])
+    return table(["game", "taggers", "runners", "caught, %", "steps of an episode", "seeds"], rows)
+
+
+SPACES = ("30 actions", "continuous action", "compat")
+
+
+def of_regulators(kept: Kept) -> str:
+    """Return the table of regulators of the booster: returns under each action space, and returns and lengths in compat mode."""
+    found = {case: kept[case]["0"] for case in SPACES}
+    names = dict.fromkeys(key.partition("/")[0] for key in found[SPACES[0]] if key.endswith("/return_error"))
+    rows = [
+        [
+            name,
+            *(f"{run[f'{name}/return']:.2f} ± {run[f'{name}/return_error']:.2f}" for run in found.values()),
+            f"{found['compat'][f'{name}/length']:.1f}",
+        ]
+        for name in names
+    ]
+    return table(["regulator", *(f"return, {case}" for case in SPACES), "mean length, compat, steps"], rows)
+
+
+WAYS = ("drawn", "most probable")
+"""How a policy chooses its actions."""
+
+
+def of_fires(kept: Kept) -> str:
+    """Return the table of controllers of the Gray-Scott reaction."""
+    *references, (_, seeds) = kept.items()
+    rows = []
+    for name, own in references:
+        found = own["0"]
+        time_out = "" if found["time_to_out"] is None else f"{found['time_to_out']:.0f}"
+        label = f"{name}: {found['variant']}" if found["variant"] else name
+        spread = f"{found['return']:.2f} ± {1.96 * found['stderr']:.2f}"
+        rows.append([label, spread, f"{100 * found['out']:.0f} %", time_out, f"{found['effort']:.1f}"])
+    runs = ended(seeds)
+    for way in WAYS:
+        reached = interval(np.array([run[f"{way}/return"] for run in runs]), mean)
+        cells = [
+            over_seeds(runs, f"{way}/{key}", scale, form)
+            for key, scale, form in (("out", 100, ".0f"), ("time_to_out", 1, ".0f"), ("effort", 1, ".1f"))
+        ]
+        rows.append([f"PPO, {way} actions, {len(runs)} seeds", f"{reached.value:.2f} [{reached.low:.2f}, {reached.high:.2f}]", *cells])
+    return table(["controller", "return", "fires put out", "time until half are out", "effort"], rows)
+
+
+NEAR = 0.3
+"""Distance of the Kuramoto-Sivashinsky equation within which the target counts as reached; without control it is 1.3 to 2.1 on average."""
+STEERED = (("return", 1, ".1f"), ("near_at_end", 100, ".0f"), ("time_to_near", 1, ".1f"), ("last_distance", 1, ".2g"))
+"""Number of a run, its factor in the table, and its format."""
+
+
+def of_flows(kept: Kept) -> str:
+    """Return the table of controllers of the Kuramoto-Sivashinsky equation."""
+    rows = []
+    for name, seeds in kept.items():
+        target, controller = name.split(", ")
+        runs = ended(seeds)
+        if controller == "SAC":
+            rows.append([target, f"SAC, 8 sensors, {len(runs)} seeds", *(over_seeds(runs, *each) for each in STEERED)])
+            continue
+        (found,) = runs
+        time_to = "" if found["time_to_near"] is None else f"{found['time_to_near']:.1f}"
+        label = "regulator, whole field" if controller == "regulator" else controller
+        near, last = f"{100 * found['near_at_end']:.0f} %", f"{found['last_distance']:.2g}"
+        rows.append([target, label, f"{found['return']:.1f} ± {1.96 * found['stderr']:.1f}", near, time_to, last])
+    return table(["target", "controller", "return", f"within {NEAR} at the end", "time to get there", "distance at the end"], rows)
+
+
+def over_seeds(runs: Sequence[Run], key: str, scale: float, form: str) -> str:
+    """Return the mean of a number of runs times `scale` (100: in per cent), and the smallest and largest; nothing if a run has none."""
+    known = sorted(scale * run[key] for run in runs if run[key] is not None)
+    if len(known) < len(runs):
+        return ""
+    mean_of, low, high = (format(value, form) for value in (sum(known) / len(known), known[0], known[-1]))
+    return f"{mean_of} ({low} to {high})" + (" %" if scale == 100 else "")
+
+
+# Pages ----------------------------------------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """Where the table of a study stands, and what makes it."""
+
+    page: Path
+    mark: str
+    write: Callable[[Kept], str]
+
+
+OFF_POLICY_PAGE, CATALYSIS, COVID, BOOSTER = (
+    BENCHMARKS / "off_policy.md",
+    BENCHMARKS / "environments.md",
+    BENCHMARKS / "environments.md",
+    DOCS / "booster.md",
+)
+TABLES = {
+    "tuned": Shown(DOCS / "results.md", "results", of_cases(RESULTS)),
+    "untuned": Shown(DOCS / "results.md", "robustness", by_environment),
+    "off_policy": Shown(OFF_POLICY_PAGE, "results few", of_cases(OFF_POLICY, FEW)),
+    "off_policy_many": Shown(OFF_POLICY_PAGE, "results many", of_cases(OFF_POLICY, FEW)),
+    "comparisons": Shown(OFF_POLICY_PAGE, "results comparisons", of_cases(COMPARED, COMPARISONS)),
+    "memory": Shown(DOCS / "memory.md", "results", of_cases(REMEMBERING, MEMORY)),
+    "external": Shown(DOCS / "external.md", "external results", of_cases(JUDGED)),
+    "minatar": Shown(DOCS / "external.md", "minatar results", of_cases(COMPETING)),
+    "auto": Shown(DOCS / "auto.md", "auto", by_size),
+    "pbt": Shown(DOCS / "populations.md", "pbt", of_cases(SEARCHED)),
+    "exarl": Shown(BENCHMARKS / "exarl.md", "exarl trainings", of_cases(LEARNED)),
+    "catalysis": Shown(CATALYSIS, "tuned", of_cases(PATHS)),
+    "catalysis_continuous": Shown(CATALYSIS, "continuous", of_cases(PATHS)),
+    "catalysis_published": Shown(CATALYSIS, "published", of_cases(PATHS)),
+    "catalysis_envs": Shown(CATALYSIS, "environments", of_cases(LEARNING_WITH_MORE)),
+    "booster": Shown(BOOSTER, "corrected", of_cases(REGULATED)),
+    "booster_compat": Shown(BOOSTER, "compat", of_cases(REGULATED | {"mean length, steps": ranged("last/episode_length", ".1f")})),
+    "booster_regulators": Shown(BOOSTER, "regulators", of_regulators),
+    "covid": Shown(COVID, "learning", of_policies),
+    "covid_references": Shown(COVID, "references", of_references),
+    "gray_scott": Shown(DOCS / "gray_scott.md", "results", of_fires),
+    "kuramoto_sivashinsky": Shown(DOCS / "kuramoto_sivashinsky.md", "results", of_flows),
+    "tag": Shown(BENCHMARKS / "environments.md", "catches", of_catches),
+}
+"""By study."""
