@@ -220,7 +220,7 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
         if study.place:
             yield *study.place, study.table(runs_of(study, kept["results"].get(name, {})))
     for script in (gray_scott_results, kuramoto_sivashinsky_results):
-        yield script.PAGE, "results", script.table_of(json.loads(script.KEPT.read_text()))
+        yield script.PAGE, script.MARK, script.table_of(json.loads(script.KEPT.read_text()))
 
 
 def differences() -> list[str]:
