@@ -339,7 +339,7 @@ STUDIES = {
         as_trained,
         measure="breakout:trained",
     ),
-    "auto": Study((DOCS / "auto.md", "auto"), cases_of(SIZED), {}, (), as_trained, seeds=3, write_table=by_size),
+    "auto": Study((DOCS / "sweeps.md", "auto"), cases_of(SIZED), {}, (), as_trained, seeds=3, write_table=by_size),
     "pbt": Study(
         (DOCS / "benchmarks" / "population.md", "pbt"), cases_of(SEARCHES), SEARCHED, (), as_trained, measure="bench.pbt:measured"
     ),
