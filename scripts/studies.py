@@ -318,7 +318,7 @@ STUDIES = {
         at_the_bar("best"),
     ),
     "memory": Study(
-        (DOCS / "memory.md", "results"),
+        (DOCS / "agents.md", "memory"),
         {case: Case(*given) for case, given in MEMORY.items()},
         REMEMBERING,
         (("last", 2000, True, 2**40),),
