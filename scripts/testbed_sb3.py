@@ -1,6 +1,6 @@
 """PPO of Stable-Baselines3 with its default settings on the tasks of the test bed, described by the overrides of a run of warprun.
 
-It steps the compiled environments (docs/interop.md), learns for the wall time of the run, and is evaluated as warprun is: greedy episodes,
+It steps the compiled environments (docs/api.md), learns for the wall time of the run, and is evaluated as warprun is: greedy episodes,
 `eval.episodes` of them every `eval.every` and `eval.final_episodes` where these reach the bar and at the end; it is solved if the mean of
 the latter less two standard errors reaches the bar. An update is not stopped by the end of the time. Observations, rewards and actions are
 as the environment has them: the default settings scale nothing.

@@ -103,10 +103,10 @@ def test_the_mpi_program_of_the_page_trains_and_is_evaluated(folder: Path) -> No
     assert "return" in done.stdout
 
 
-# The examples of docs/interop.md run ----------------------------------------------------------------------------------
+# The examples of docs/api.md run ----------------------------------------------------------------------------------
 
-INTEROP = ROOT / "docs" / "interop.md"
-EXAMPLES = [block for block in blocks(INTEROP, "python") if not re.match(r"# \S+\.py\n", block)]
+INTEROP = ROOT / "docs" / "api.md"
+EXAMPLES = [block for block in blocks(INTEROP, "python") if not re.match(r"# \S+\.py\n", block) and "warprun.train" not in block]
 NEEDS = ("stable_baselines3", "pettingzoo")
 
 
