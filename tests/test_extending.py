@@ -1,4 +1,4 @@
-"""What docs/extending.md, external.md and interop.md show is taken from the pages and run."""
+"""What docs/extending.md, external.md and api.md show is taken from the pages and run."""
 
 import os
 import re
