@@ -5,7 +5,7 @@
 Trains PPO with its tuned settings for every seed, unless docs/benchmarks/gray_scott.json has the run with the same
 settings, and lets all controllers act in the same EPISODES episodes, which training has not seen. Policies draw their
 actions, as in training, or take the most probable ones. The numbers that references depend on are the best of a grid,
-by the mean return in other episodes. --write puts the table and the picture into docs/simulations.md; the picture needs
+by the mean return in other episodes. --write puts the table and the picture into docs/gallery.md; the picture needs
 matplotlib, and trains the run that it shows if its folder is gone.
 """
 
@@ -27,7 +27,7 @@ from warprun.envs.gray_scott import PORTS, SIDE, SUBSTEPS, Params, make_tables
 from warprun.report.statistics import interval, mean
 from warprun.report.style import logarithmic
 
-PAGE, MARK, KEPT = DOCS / "simulations.md", "gray_scott results", DOCS / "benchmarks" / "gray_scott.json"
+PAGE, MARK, KEPT = DOCS / "gallery.md", "gray_scott results", DOCS / "benchmarks" / "gray_scott.json"
 PICTURE = DOCS / "figures" / "gray_scott.png"
 RUNS = ROOT / "outputs" / "gray_scott"
 STEPS, PERIOD = 100, SUBSTEPS * Params().dt

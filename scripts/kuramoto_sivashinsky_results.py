@@ -7,7 +7,7 @@ run with the same settings, and lets the policies and the regulators steer the s
 fields that training has not seen. Policies take their most probable actions and see the sensors; regulators see the
 field. A regulator is that of the linearisation about the target, over a control period; the weight of its actions is
 the one of WEIGHTS with the highest return in other episodes. --write puts the table and the picture into
-docs/simulations.md; the picture needs matplotlib, and trains the run that it shows if its folder is gone.
+docs/gallery.md; the picture needs matplotlib, and trains the run that it shows if its folder is gone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import warprun
 from warprun.envs.kuramoto_sivashinsky import LENGTH, POINTS, Flow, KuramotoSivashinsky, actuator_shapes, steady_state
 from warprun.report.style import logarithmic
 
-PAGE, MARK, KEPT = DOCS / "simulations.md", "kuramoto_sivashinsky results", DOCS / "benchmarks" / "kuramoto_sivashinsky.json"
+PAGE, MARK, KEPT = DOCS / "gallery.md", "kuramoto_sivashinsky results", DOCS / "benchmarks" / "kuramoto_sivashinsky.json"
 PICTURE = DOCS / "figures" / "kuramoto_sivashinsky.png"
 RUNS = ROOT / "outputs" / "kuramoto_sivashinsky"
 STEPS, PERIOD = 200, 0.5

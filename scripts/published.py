@@ -240,10 +240,10 @@ STUDIES = {
         as_trained,
         curves=("eval/return", "eval/terminated"),
     ),
-    "booster": Study((DOCS / "simulations.md", "corrected"), cases_of(BOOSTER, more=f" {ENDED_ONCE}"), REGULATED, PLAYED, as_trained),
-    "booster_compat": Study((DOCS / "simulations.md", "compat"), cases_of(BOOSTER_COMPAT, more=f" {ENDED_ONCE}"), LEFT, PLAYED, as_trained),
+    "booster": Study((DOCS / "gallery.md", "corrected"), cases_of(BOOSTER, more=f" {ENDED_ONCE}"), REGULATED, PLAYED, as_trained),
+    "booster_compat": Study((DOCS / "gallery.md", "compat"), cases_of(BOOSTER_COMPAT, more=f" {ENDED_ONCE}"), LEFT, PLAYED, as_trained),
     "booster_regulators": Study(
-        (DOCS / "simulations.md", "regulators"),
+        (DOCS / "gallery.md", "regulators"),
         cases_of(REGULATORS),
         {},
         (),

@@ -65,7 +65,7 @@ def integrator() -> Reference:
 
 
 def booster(action: str = "discrete") -> Reference:
-    """The quadratic regulator of docs/simulations.md, on 2,000 episodes that are not those of its table; the naive policy is no control."""
+    """The quadratic regulator of docs/gallery.md, on 2,000 episodes that are not those of its table; the naive policy is no control."""
     from warprun.envs.booster import control, environment
 
     made = environment(action=action)
