@@ -45,7 +45,7 @@ def test_every_public_name_is_in_the_reference() -> None:
         ("architecture.md", "[a](../warprun/runs/run.py#L7)", "[a](https://at/blob/main/warprun/runs/run.py#L7)"),
         ("benchmarks/tag.md", "[a](../../README.md)", "[a](https://at/blob/main/README.md)"),
         ("api.md", "[a](notebook.ipynb)", "[a](https://at/blob/main/docs/notebook.ipynb)"),
-        ("benchmarks/tag.md", "[a](../tag.md#b), ![c](../figures/c.png)", None),
+        ("benchmarks/tag.md", "[a](../gallery.md#b), ![c](../figures/c.png)", None),
         ("glossary.md", "[a](https://b/c), [d](mailto:e@f), [g](#h)", None),
         ("glossary.md", r"| `a\|b` | |x\|", r"| `a|b` | |x\|"),
     ],
