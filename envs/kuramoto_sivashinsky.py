@@ -6,7 +6,7 @@ on a periodic domain of the length 22, where the flow is chaotic. The amplitudes
 at equal distances are the action, which stays the same for a control period. The observation is u at a few sensors at
 equal distances. The reward is -sqrt(mean((u - target)^2)) at the end of the period. The task is that of M. A. Bucci
 et al., Control of chaotic systems by deep reinforcement learning, Proc. R. Soc. A 475 (2019) 20190351;
-docs/kuramoto_sivashinsky.md says what follows that paper.
+docs/gallery.md says what follows that paper.
 
 Targets: the steady states without control 0, E1, E2 and E3 of P. Cvitanovic, R. L. Davidchack and E. Siminos, On the
 state space geometry of the Kuramoto-Sivashinsky flow in a periodic domain, SIAM J. Appl. Dyn. Syst. 9 (2010) 1-33, at

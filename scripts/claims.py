@@ -112,7 +112,7 @@ SPEEDS = (
         },
     ),
     Speeds(
-        (DOCS / "actors.md", "exchange"),
+        (DOCS / "parallel.md", "exchange"),
         "actors",
         ("work", "million environment steps/s", "share"),
         {

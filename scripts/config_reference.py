@@ -18,41 +18,56 @@ from warprun.learning import network_settings, off_policy_settings
 from warprun.learning import settings as agents
 from warprun.sweeps import launch
 
-RUN_TABLES: dict[str, tuple[type, str]] = {
-    "run": (config.Config, ""),
-    "env": (config.EnvConfig, "env."),
-    "concurrency": (concurrency.ConcurrencyConfig, "concurrency."),
-    **{mode: (concurrency.CONCURRENCY[mode], "concurrency.") for mode in ("single", "ddp", "sync", "seed", "async", "rma")},
-    "eval": (config.EvalConfig, "eval."),
-    "checkpoint": (config.CheckpointConfig, "checkpoint."),
-    "log": (config.LogConfig, "log."),
-    "engine": (config.EngineConfig, "engine."),
-    "agent": (agents.OnPolicyConfig, "agent."),
-    "a2c": (config_class("a2c"), "agent."),
-    "ppo": (config_class("ppo"), "agent."),
-    "off_policy": (off_policy_settings.OffPolicyConfig, "agent."),
-    "dqn": (config_class("dqn"), "agent."),
-    "ddpg": (config_class("ddpg"), "agent."),
-    "td3": (config_class("td3"), "agent."),
-    "sac": (config_class("sac"), "agent."),
-    "replay": (off_policy_settings.ReplayConfig, "agent.replay."),
-    "layers": (network_settings.LayersConfig, "agent.network."),
-    "network": (network_settings.NetworkConfig, "agent.network."),
-    "optimizer": (agents.OptimizerConfig, "agent.optimizer."),
+Part = tuple[str, type, str]
+"""Whose settings these are, if a table has those of several; their dataclass; what stands before their keys."""
+RUN_TABLES: dict[str, list[Part]] = {
+    "run": [("", config.Config, "")],
+    "env": [("", config.EnvConfig, "env.")],
+    "concurrency": [
+        ("all", concurrency.ConcurrencyConfig, "concurrency."),
+        ("`ddp`", concurrency.CONCURRENCY["ddp"], "concurrency."),
+        ("`sync` `seed` `async` `rma`", concurrency.CONCURRENCY["sync"], "concurrency."),
+        ("`seed`", concurrency.CONCURRENCY["seed"], "concurrency."),
+        ("`async` `rma`", concurrency.CONCURRENCY["async"], "concurrency."),
+        ("`rma`", concurrency.CONCURRENCY["rma"], "concurrency."),
+    ],
+    "eval": [("", config.EvalConfig, "eval.")],
+    "checkpoint": [("", config.CheckpointConfig, "checkpoint.")],
+    "log": [("", config.LogConfig, "log.")],
+    "engine": [("", config.EngineConfig, "engine.")],
+    "on_policy": [
+        ("both", agents.OnPolicyConfig, "agent."),
+        ("`a2c`", config_class("a2c"), "agent."),
+        ("`ppo`", config_class("ppo"), "agent."),
+    ],
+    "off_policy": [
+        ("all", off_policy_settings.OffPolicyConfig, "agent."),
+        ("all", off_policy_settings.ReplayConfig, "agent.replay."),
+        *((f"`{name}`", config_class(name), "agent.") for name in ("dqn", "ddpg", "td3", "sac")),
+    ],
+    "network": [
+        ("all", network_settings.LayersConfig, "agent.network."),
+        ("`a2c` `ppo`", network_settings.NetworkConfig, "agent.network."),
+    ],
+    "optimizer": [("", agents.OptimizerConfig, "agent.optimizer.")],
 }
-SWEEP_TABLES: dict[str, tuple[type, str]] = {
-    "local": (launch.LocalConfig, "launcher."),
-    "slurm": (launch.SlurmConfig, "launcher."),
-    "tune": (launch.TuneSettings, "tune."),
+SWEEP_TABLES: dict[str, list[Part]] = {
+    "local": [("", launch.LocalConfig, "launcher.")],
+    "slurm": [("", launch.SlurmConfig, "launcher.")],
+    "tune": [("", launch.TuneSettings, "tune.")],
 }
 PAGES = {DOCS / "configuration.md": RUN_TABLES, DOCS / "sweeps.md": SWEEP_TABLES}
 
 
-def keys(schema: type, prefix: str) -> str:
-    """Return the Markdown table of the fields that `schema` itself defines: key, default, meaning."""
-    described = docstrings(schema)
-    own = [field for field in dataclasses.fields(schema) if field.name in described and not is_section(field)]
-    return table(["key", "default", "meaning"], [[f"`{prefix}{field.name}`", default(field), described[field.name]] for field in own])
+def keys(parts: list[Part]) -> str:
+    """Return the Markdown table of the fields that dataclasses themselves define; without the name of a group's option."""
+    rows = []
+    for of, schema, prefix in parts:
+        described = docstrings(schema)
+        own = [field for field in dataclasses.fields(schema) if field.name in described and not is_section(field)]
+        own = [field for field in own if field.name != "name" or prefix in ("", "env.", "agent.optimizer.")]
+        rows += [[f"`{prefix}{field.name}`", *([of] if of else []), default(field), described[field.name]] for field in own]
+    return table(["key", *(["of"] if parts[0][0] else []), "default", "meaning"], rows)
 
 
 def is_section(field: dataclasses.Field) -> bool:
@@ -88,8 +103,8 @@ def default(field: dataclasses.Field) -> str:
 def rewritten(page: Path) -> str:
     """Return a page with every table between `<!-- table NAME -->` and `<!-- end -->` regenerated."""
     text = page.read_text()
-    for name, (schema, prefix) in PAGES[page].items():
-        text = replaced(text, f"table {name}", keys(schema, prefix))
+    for name, parts in PAGES[page].items():
+        text = replaced(text, f"table {name}", keys(parts))
     return text
 
 

@@ -54,7 +54,7 @@ def main() -> None:
 def frames(title: str) -> list[np.ndarray]:
     """Return the tiles [height, width, 3] of a film at `FPS`; train its policy if there is no run."""
     section = (DOCS / "gallery.md").read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
-    *_, train, play = re.findall(r"^warprun (.*)$", section, re.MULTILINE)
+    ((train, play),) = re.findall(r"^warprun (.*)\nwarprun (play latest .*)$", section, re.MULTILINE)
     folder = ROOT / "outputs" / "films" / title.lower().replace(" ", "_")
     if not folder.exists():
         subprocess.run([sys.executable, "-m", "warprun", *train.split(), f"run_dir={folder}"], check=True)

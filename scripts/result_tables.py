@@ -408,7 +408,7 @@ OFF_POLICY_PAGE, CATALYSIS, COVID, BOOSTER = (
     BENCHMARKS / "off_policy.md",
     BENCHMARKS / "environments.md",
     BENCHMARKS / "environments.md",
-    DOCS / "booster.md",
+    DOCS / "gallery.md",
 )
 TABLES = {
     "tuned": Shown(DOCS / "results.md", "results", of_cases(RESULTS)),
@@ -416,11 +416,11 @@ TABLES = {
     "off_policy": Shown(OFF_POLICY_PAGE, "results few", of_cases(OFF_POLICY, FEW)),
     "off_policy_many": Shown(OFF_POLICY_PAGE, "results many", of_cases(OFF_POLICY, FEW)),
     "comparisons": Shown(OFF_POLICY_PAGE, "results comparisons", of_cases(COMPARED, COMPARISONS)),
-    "memory": Shown(DOCS / "memory.md", "results", of_cases(REMEMBERING, MEMORY)),
+    "memory": Shown(DOCS / "agents.md", "memory", of_cases(REMEMBERING, MEMORY)),
     "external": Shown(DOCS / "external.md", "external results", of_cases(JUDGED)),
     "minatar": Shown(DOCS / "external.md", "minatar results", of_cases(COMPETING)),
-    "auto": Shown(DOCS / "auto.md", "auto", by_size),
-    "pbt": Shown(DOCS / "populations.md", "pbt", of_cases(SEARCHED)),
+    "auto": Shown(DOCS / "sweeps.md", "auto", by_size),
+    "pbt": Shown(DOCS / "sweeps.md", "pbt", of_cases(SEARCHED)),
     "exarl": Shown(BENCHMARKS / "exarl.md", "exarl trainings", of_cases(LEARNED)),
     "catalysis": Shown(CATALYSIS, "tuned", of_cases(PATHS)),
     "catalysis_continuous": Shown(CATALYSIS, "continuous", of_cases(PATHS)),
@@ -431,8 +431,8 @@ TABLES = {
     "booster_regulators": Shown(BOOSTER, "regulators", of_regulators),
     "covid": Shown(COVID, "learning", of_policies),
     "covid_references": Shown(COVID, "references", of_references),
-    "gray_scott": Shown(DOCS / "gray_scott.md", "results", of_fires),
-    "kuramoto_sivashinsky": Shown(DOCS / "kuramoto_sivashinsky.md", "results", of_flows),
+    "gray_scott": Shown(DOCS / "gallery.md", "gray_scott results", of_fires),
+    "kuramoto_sivashinsky": Shown(DOCS / "gallery.md", "kuramoto_sivashinsky results", of_flows),
     "tag": Shown(BENCHMARKS / "environments.md", "catches", of_catches),
 }
 """By study."""

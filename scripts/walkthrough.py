@@ -1,4 +1,4 @@
-"""Keep the line numbers of docs/ppo.md true: every reference quotes the code that stands on its line.
+"""Keep the line numbers of docs/architecture.md true: every reference quotes the code that stands on its line.
 
     python scripts/walkthrough.py --check | --write
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "ppo.md"
+PAGE = ROOT / "docs" / "architecture.md"
 REFERENCE = re.compile(r"\[`(?P<name>[\w.]+)`, line (?P<shown>\d+)\]\(\.\./(?P<file>[\w/.]+)#L(?P<line>\d+)\): `(?P<code>[^`]+)`")
 
 
@@ -18,7 +18,7 @@ def line_of(file: str, code: str) -> int:
     """Return the number of the one line of `file` that is `code`, but for indentation. Raises ValueError."""
     found = [n for n, line in enumerate((ROOT / file).read_text().splitlines(), 1) if line.strip() == code]
     if len(found) != 1:
-        raise ValueError(f"docs/ppo.md quotes {code!r}, which stands on {len(found)} lines of {file}")
+        raise ValueError(f"docs/architecture.md quotes {code!r}, which stands on {len(found)} lines of {file}")
     return found[0]
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     if "--write" in sys.argv:
         PAGE.write_text(expected)
     elif text != expected:
-        sys.exit("walkthrough: line numbers of docs/ppo.md are old; run: python scripts/walkthrough.py --write")
+        sys.exit("walkthrough: line numbers of docs/architecture.md are old; run: python scripts/walkthrough.py --write")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ PARALLEL = "conf/env/tanks.yaml"
 """An MPI program, which tests/test_extending.py trains with several processes."""
 NEED = {"noisy": "jax", "minatar": "minatar", "warped": "warp"}
 """Example -> its library, which tests do not install."""
-OF_PICTURES = ("lights", "minatar")
+OF_PICTURES = ("minatar",)
 """Examples whose observations are pictures."""
 QUICK = ("README-myenv", "environments-fishery", "external-lake", "external-tank", "external-pendulums")
 EXAMPLES = [

@@ -42,12 +42,12 @@ def test_every_public_name_is_in_the_reference() -> None:
 @pytest.mark.parametrize(
     ("page", "written", "shown"),
     [
-        ("ppo.md", "[a](../warprun/runs/run.py#L7)", "[a](https://at/blob/main/warprun/runs/run.py#L7)"),
+        ("architecture.md", "[a](../warprun/runs/run.py#L7)", "[a](https://at/blob/main/warprun/runs/run.py#L7)"),
         ("benchmarks/off_policy.md", "[a](../../README.md)", "[a](https://at/blob/main/README.md)"),
         ("api.md", "[a](notebook.ipynb)", "[a](https://at/blob/main/docs/notebook.ipynb)"),
-        ("benchmarks/off_policy.md", "[a](../tag.md#b), ![c](../figures/c.png)", None),
-        ("faq.md", "[a](https://b/c), [d](mailto:e@f), [g](#h)", None),
-        ("faq.md", r"| `a\|b` | |x\|", r"| `a|b` | |x\|"),
+        ("benchmarks/off_policy.md", "[a](../gallery.md#b), ![c](../figures/c.png)", None),
+        ("glossary.md", "[a](https://b/c), [d](mailto:e@f), [g](#h)", None),
+        ("glossary.md", r"| `a\|b` | |x\|", r"| `a|b` | |x\|"),
     ],
 )
 def test_pages_for_github_become_pages_of_the_site(page: str, written: str, shown: str | None) -> None:
@@ -55,7 +55,7 @@ def test_pages_for_github_become_pages_of_the_site(page: str, written: str, show
 
 
 def test_without_an_address_of_the_repository_links_to_it_are_text() -> None:
-    assert load("site_links").rewritten("see [`a`](../setup.cfg), [b](faq.md)", "ppo.md", "") == "see `a`, [b](faq.md)"
+    assert load("site_links").rewritten("see [`a`](../setup.cfg), [b](glossary.md)", "architecture.md", "") == "see `a`, [b](glossary.md)"
 
 
 @pytest.mark.long

@@ -331,7 +331,7 @@ def environment(
     replay="none",
     time_limit=EPISODE,
 ) -> Environment:
-    """Make the environment; docs/covid.md describes the options."""
+    """Make the environment; docs/gallery.md describes the options."""
     options = {
         "start": start,
         "vaccine_start": vaccine_start,

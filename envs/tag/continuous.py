@@ -250,7 +250,7 @@ def environment(
     start="fresh",
     start_seed=0,
 ) -> Environment:
-    """Make the environment; docs/tag.md describes the options."""
+    """Make the environment; docs/gallery.md describes the options."""
     counts = {
         "taggers": taggers,
         "runners": runners,

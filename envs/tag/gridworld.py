@@ -110,7 +110,7 @@ def anywhere():
 
 
 def environment(taggers=4, observation="full", start="fixed") -> Environment:
-    """Make the environment; docs/tag.md describes the options."""
+    """Make the environment; docs/gallery.md describes the options."""
     if isinstance(taggers, bool) or not isinstance(taggers, int) or taggers < 1:
         raise UserError(f"env.options.taggers={taggers!r} must be a whole number, 1 or more")
     if observation not in OBSERVATIONS:

@@ -1,4 +1,4 @@
-"""The regulators that trained policies of env=booster are compared with, on the same disturbances, for docs/booster.md.
+"""The regulators that trained policies of env=booster are compared with, on the same disturbances, for docs/gallery.md.
 
 `python scripts/results.py booster_regulators` measures them. They play the EPISODES episodes that the policies of
 `booster` and `booster_compat` play, with the changes of VIMIN that an action space allows. Their gains were found on

@@ -229,7 +229,7 @@ def grows(axes: Any, step: Any) -> None:
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (None, "env=cartpole has no pictures: define draw(axes, state, p) beside `environment` in drawn.py, see docs/playing.md"),
+        (None, "env=cartpole has no pictures: define draw(axes, state, p) beside `environment` in drawn.py, see docs/policies.md"),
         ("picture", "drawn.py: draw must be a function, draw(axes, state, p)"),
         (
             wrong_argument,

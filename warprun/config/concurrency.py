@@ -82,7 +82,7 @@ class SyncConfig(ConcurrencyConfig):
     has_actors: ClassVar[bool] = True
 
     name: str = "sync"
-    """Learners and actors in processes of their own, see docs/actors.md: learners wait for the rollouts of all actors."""
+    """Learners and actors in processes of their own, see docs/parallel.md: learners wait for the rollouts of all actors."""
     processes: int | None = None
     """Start as many processes on this machine, with mpiexec; null: the processes that mpiexec or srun has started."""
     learners: int = 1

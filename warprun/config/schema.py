@@ -129,7 +129,7 @@ class LogConfig:
     live: bool | None = None
     """Show the live view; null: if the output is a terminal."""
     services: list[str] = field(default_factory=list)
-    """Services that get the records too: [wandb], [mlflow] or both; see docs/services.md."""
+    """Services that get the records too: [wandb], [mlflow] or both; see docs/sweeps.md."""
     project: str = "warprun"
     """The project of Weights & Biases, or the experiment of MLflow."""
 

@@ -131,7 +131,7 @@ class ActorsCrew(Crew):
         return self._world.lost
 
     def metrics(self) -> dict[str, float]:
-        """Return what section "Records" of docs/actors.md lists, since the last call."""
+        """Return what section "Records" of docs/parallel.md lists, since the last call."""
         return dict(self.simulator.metrics())
 
     def end(self) -> None:

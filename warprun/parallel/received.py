@@ -182,7 +182,7 @@ class ReceivedRollouts:
         self._world.part()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return what section "Records" of docs/actors.md lists, since the last call."""
+        """Return what section "Records" of docs/parallel.md lists, since the last call."""
         tally, now, lost = self._tally, self._clock(), len(self._world.lost)
         elapsed, trained = max(now - tally.began_s, 1e-9), max(tally.trained, 1)
         acting = max(tally.actors_waited_s + tally.actors_acted_s, 1e-9)

@@ -88,7 +88,7 @@ class Picture:
 
 
 ARGUMENTS = ("axes", "state", "p", "tables", "observation", "action", "step", "past")
-"""Names of the arguments that `draw` can have; docs/playing.md describes them."""
+"""Names of the arguments that `draw` can have; docs/policies.md describes them."""
 OF_KERNELS = ("state", "p", "tables", "past")
 """The arguments that need an environment made of kernel functions."""
 
@@ -183,7 +183,7 @@ def draw_function(module: ModuleType, environment: Defined, name: str) -> Draws:
     found = vars(module).get("draw")
     if found is None:
         raise UserError(
-            f"env={name} has no pictures: define draw(axes, state, p) beside `environment` in {module.__file__}, see docs/playing.md;"
+            f"env={name} has no pictures: define draw(axes, state, p) beside `environment` in {module.__file__}, see docs/policies.md;"
             " .csv and .npz need none"
         )
     if not isinstance(found, FunctionType):

@@ -23,7 +23,7 @@ Add: TypeAlias = Callable[[int, Moment], None]
 
 @contextmanager
 def csv_table(path: Path, varied: Sequence[str]) -> Iterator[Add]:
-    """Write a table with a row for every moment and actor; `varied` are the randomized parameters. docs/playing.md has the columns.
+    """Write a table with a row for every moment and actor; `varied` are the randomized parameters. docs/policies.md has the columns.
 
     Numbers are the shortest text that gives the same float32. If the context fails, the file keeps its old content. Raises OSError.
     """
@@ -79,7 +79,7 @@ def _numbered(name: str, values: np.ndarray) -> dict[str, str]:
 
 @contextmanager
 def npz_arrays(path: Path, varied: Sequence[str]) -> Iterator[Add]:
-    """Write the arrays of all episodes, one after the other; `varied` are the randomized parameters. docs/playing.md has their names.
+    """Write the arrays of all episodes, one after the other; `varied` are the randomized parameters. docs/policies.md has their names.
 
     If the context fails, the file keeps its old content. Raises OSError.
     """

@@ -25,7 +25,7 @@ from warprun.runs.records.terminal import si
 
 SHARE = 0.25
 """CRITICAL as a share of the number of environments that settings are made for; at CRITICAL, training needs twice the
-data of the smallest batch. Chosen by the measured times of CartPole and Acrobot, see docs/auto.md."""
+data of the smallest batch. Chosen by the measured times of CartPole and Acrobot, see docs/sweeps.md."""
 NEAR = 1.2
 """Ratio to the least cost up to which sizes are about equal."""
 LADDER = tuple(round(10 ** (exponent / 2)) for exponent in range(1, 15))
