@@ -200,7 +200,7 @@ CLAIMS = (
     Claim(
         "EXARL, figure 20",
         f"A2C, DQN and DQN with LSTM on the accelerator: curves end at returns of {ENDS[0]} to {ENDS[1]}",
-        STUDY.format("compat mode", "booster.md#compat-mode") + "a surrogate of the accelerator, five seeds",
+        STUDY.format("compat mode", "gallery.md#regulators-and-agents") + "a surrogate of the accelerator, five seeds",
         ends_of_curves,
     ),
 )
