@@ -92,6 +92,10 @@ def _planned(overrides: Sequence[str], on_first: Callable[[LaunchConfig, Config]
     """Check all runs that `overrides` describe and plan them; `on_first` is called when the first is checked. Raises UserError."""
     launch, given = taken_launch(overrides)
     refuse(given)
+    if not given and launch.population is None and launch.sweep_dir and not plan.is_sweep(Path(launch.sweep_dir)):
+        raise UserError(
+            f"sweep_dir={launch.sweep_dir}: there is no sweep to continue; name one, or add what to train, such as env=cartpole seed=0,1"
+        )
     if launch.population is not None:
         if any(override.startswith("seed=") for override in given):
             raise UserError(f"population={launch.population} gives the members their seeds: leave out seed=")
