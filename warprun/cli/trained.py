@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from warprun.cli.process import DONE
-from warprun.cli.settings import check_settings, is_setting, one_run, read_settings
+from warprun.cli.settings import check_settings, is_setting, one_run, read_settings, with_convolutions
 from warprun.errors import MOST_PRINTED, UserError, check_one_of, printable
 from warprun.kernels.driver import prepare
 from warprun.playing.paths import record_paths
@@ -158,7 +158,7 @@ def _untrained(overrides: Sequence[str], settings: PlaySettings, records: tuple[
     from warprun.config.memory_estimate import check_evaluation_memory
     from warprun.config.schema import load_environment
 
-    config = compose([*overrides, "tuned=none", f"device={settings.device}"])
+    config = compose(with_convolutions([*overrides, "tuned=none", f"device={settings.device}"]))
     environment, module = load_environment(config.env, config.concurrency.parallel)
     check_evaluation_memory(config, environment, settings.episodes)
     prepare(config.device)
