@@ -163,7 +163,7 @@ def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path, monkeypatch: p
         (["runs", "threshold=high"], "threshold must be a number, not 'high'"),
         (["runs", "returns=evl"], "returns=evl is not one of auto, eval, train; did you mean 'eval'?"),
         (["runs", "treshold=3"], "report has no setting 'treshold'; did you mean 'threshold'?"),
-        (["runs", "out=runs/a/config.yaml"], "out=runs/a/config.yaml: File exists"),
+        (["runs", "out=runs/a/config.yaml"], "out=runs/a/config.yaml: it is a file, and a folder is needed"),
     ],
 )
 def test_mistakes_are_one_line(

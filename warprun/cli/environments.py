@@ -20,7 +20,7 @@ from warprun.config.external import BY_ID
 from warprun.config.registry import import_environment, is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Environment, Space
-from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable
+from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable, program
 from warprun.files import make_folder
 from warprun.kernels.driver import prepare
 from warprun.runs.records.terminal import table_console
@@ -91,7 +91,9 @@ def check(arguments: Sequence[str]) -> int:
     out = [argument.removeprefix("out=") for argument in arguments if argument.startswith("out=")]
     overrides = [argument for argument in arguments if not argument.startswith("out=")]
     if not any(override.startswith(("env=", "experiment=")) for override in overrides):
-        raise UserError("check needs the name of an environment, such as `warprun check env=cartpole`")
+        named = next((override for override in overrides if "=" not in override), "")
+        such = f": write `{program()} check env={named}`" if named in environment_names() else ", such as `warprun check env=cartpole`"
+        raise UserError(f"check needs the name of an environment{such}")
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         raise UserError("check compares compiled kernels with plain Python; unset NUMBA_DISABLE_JIT")
     from warprun.config.compose import compose  # imports Hydra, which `envs` does without

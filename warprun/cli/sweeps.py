@@ -23,7 +23,7 @@ from warprun.config.compositions import Compositions
 from warprun.config.memory_estimate import most_on_gpu
 from warprun.config.overrides import AUTO, MAX_RUNS, MAX_RUNS_EVER, refuse_plus, runs, searched
 from warprun.config.schema import Config, is_open
-from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
+from warprun.errors import UserError, counted, nearest, one_line, printable, program, shown, similar, typed
 from warprun.processes import usable_cores
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import table_console
@@ -239,6 +239,9 @@ def tune(arguments: Sequence[str]) -> int:
 
     Raises UserError.
     """
+    for key in (argument.partition("=")[0] for argument in arguments):
+        if key not in (*SHORT, *Config.__dataclass_fields__, *LaunchConfig.__dataclass_fields__) and similar(key, SHORT):
+            raise UserError(f"unknown key {shown(key)}{nearest(key, SHORT)}")
     overrides = [f"tune.{argument}" if argument.partition("=")[0] in SHORT else argument for argument in arguments]
     launch, given = taken_launch(overrides)
     refuse(given)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from warprun.cli.process import DONE
 from warprun.cli.settings import check_settings, is_setting, one_run, read_settings, with_convolutions
-from warprun.errors import MOST_PRINTED, UserError, check_one_of, printable
+from warprun.errors import MOST_PRINTED, UserError, check_one_of, printable, program, typed
 from warprun.kernels.driver import prepare
 from warprun.playing.paths import record_paths
 from warprun.run_folder import LINES
@@ -80,6 +80,8 @@ def export(arguments: Sequence[str]) -> int:
     if len(names) != 2:
         raise UserError("export takes a run and a file, such as `warprun export latest policy.onnx`")
     run, file = names[0], Path(names[1])
+    if file.is_dir() and run not in ("", "latest") and not Path(run).is_dir():
+        raise UserError(f"export takes the run, then the file: write `{program()} export {typed(file)} {typed(Path(run))}`")
     from warprun.policies import export as exporting
     from warprun.policies.loading import load
 
