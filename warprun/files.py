@@ -69,6 +69,8 @@ def make_folder(folder: Path) -> list[Path]:
     made = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(error.errno, "it is a file, and a folder is needed", str(folder)) from None
     except BaseException:
         remove_empty(made)
         raise

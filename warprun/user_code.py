@@ -29,7 +29,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 
-from warprun.errors import ContractError, OtherRankError, UserError, shown
+from warprun.errors import ContractError, OtherRankError, TrainingFailed, UserError, shown
 
 ISOLATED = "warprun_environment_"
 """Prefix of the packages that hold the modules of an environment file."""
@@ -282,6 +282,8 @@ def errors_of_user(what_fails: str, what: str = "an environment") -> Iterator[No
         yield
     except (UserError, OtherRankError):
         raise
+    except TrainingFailed as error:
+        raise UserError(f"{what_fails}: {_line(error)}") from error
     except ContractError as error:
         place = "" if error.names_place else place_of(error) or f"{what_fails}: "
         raise UserError(f"{place}{_line(error)}") from error

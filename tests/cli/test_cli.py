@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 import warprun
 from warprun.cli import main as cli
@@ -18,6 +19,7 @@ from warprun.config.compose import compose
 from warprun.config.schema import load_environment, to_dict
 from warprun.errors import UserError
 from warprun.runs import rundir
+from warprun.runs.records.terminal import table_console
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -106,7 +108,7 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mist
         ("n_envs=0.5", "n_envs must be a whole number, not '0.5'"),
         ("n_envs=null", "n_envs cannot be null"),
         ("n_envs=1,2", "add -m to run every value"),
-        ("device=gpu", "device=gpu is not one of auto, cpu, cuda, cudasim"),
+        ("device=gpu", "device=gpu is not one of auto, cpu, cuda, cudasim; did you mean 'cuda'?"),
         ("device=cudasim", "at most 64 environments"),
         ("seed=-1", "seed=-1 must be from 0"),
         ("max_minutes=nan", "max_minutes=nan must be a number above 0"),
@@ -114,7 +116,15 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mist
         ("stop_when_solved=maybe", "stop_when_solved must be true or false, not 'maybe'"),
         ("tuned=cartpol_ppo", "unknown tuned settings 'cartpol_ppo'; did you mean 'cartpole_ppo'?"),
         ("env=null", "write the name of one, such as env=cartpole"),
-        ("agent.network.hidden=[64", "cannot read 'agent.network.hidden=[64'"),
+        ("agent.network.hidden=[64", "cannot read 'agent.network.hidden=[64': brackets do not match"),
+        ("-m seed=range(0,3", "cannot read 'seed=range(0,3': brackets do not match"),
+        ("env=./rover.py", "write a file conf/env/NAME.yaml with the lines `name: NAME` and `module: ./rover.py`, then env=NAME"),
+        ("env=../w/rover", "unknown environment '../w/rover' (there are: "),
+        ("resume outputs/run", "unknown verb 'resume'; write resume=outputs/run"),
+        ("cartpole", "unknown verb 'cartpole'; write env=cartpole"),
+        ("check cartpole", "check env=cartpole`"),
+        ("tune trails=3", "unknown key 'trails'; did you mean 'trials'?"),
+        ("export policy.onnx .", "export takes the run, then the file: write `warprun export . policy.onnx`"),
         ("~seed", "a setting cannot be removed"),
         ("trian env=cartpole", "unknown verb 'trian'; did you mean 'train'?"),
         ("--multrun seed=1", "unknown option '--multrun'; did you mean '--multirun'?"),
@@ -122,7 +132,7 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mist
         ("eval somewhere", "somewhere is not a run folder"),
         ("eval", "no run in outputs"),
         ("eval episode=3", "eval has no setting 'episode'; did you mean 'episodes'?"),
-        ("eval 0000_agent=a2c,seed=0", "0000_agent=a2c,seed=0 is not a run folder: it has no config.yaml"),
+        ("eval 0000_agent=a2c,seed=0", "0000_agent=a2c,seed=0 is not a run folder: it does not exist"),
         ("eval episodes=0", "episodes=0 must be at least 1"),
         ("eval episodes=few", "episodes must be a whole number, not 'few'"),
         ("eval greedy=1", "greedy must be true or false, not '1'"),
@@ -372,3 +382,23 @@ def test_sweep_script(cluster, tmp_path):
         missing = batch("sweep.sbatch", "runs.txt", SLURM_ARRAY_TASK_ID=index)
         assert (missing.returncode, missing.stdout) == (2, "")
         assert f"has no line {index}" in missing.stderr
+
+
+def test_a_folder_that_is_no_run_says_what_it_is(started, capsys):
+    begun, run = Path("outputs/begun"), Path("outputs/run")
+    for folder, file in ((begun, "lock"), (run, "config.yaml")):
+        folder.mkdir(parents=True)
+        (folder / file).touch()
+    for folder, message in (("outputs", "has runs in it, such as outputs/run"), (begun, "run has just begun, or was killed in its set-up")):
+        assert cli.run(["eval", str(folder)]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_lines_of_a_table_that_is_no_terminal_end_without_blanks(capsys):
+    console = table_console()
+    table = Table("short", box=None, title="a title of its own")
+    table.add_row("a long cell of the table", style="bold")
+    console.print(table)
+    console.sentence("a sentence ")
+    lines = capsys.readouterr().out.splitlines()
+    assert "a sentence" in lines and all(line == line.rstrip() for line in lines)

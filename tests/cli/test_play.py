@@ -53,6 +53,22 @@ def draw(axes, state):
 """
 
 
+PIXELS = """
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class environment:
+    observation_space, action_space = Box(0, 255, (6, 6, 1), np.uint8), Discrete(2)
+
+    def reset(self, seed=None):
+        return np.zeros((6, 6, 1), np.uint8), {}
+
+    def step(self, action):
+        return np.zeros((6, 6, 1), np.uint8), 1.0, False, False, {}
+"""
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an environment, whose `draw` uses a neighbouring file, and a run of it."""
@@ -147,6 +163,16 @@ def test_mistakes_are_one_line(line: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert WRONG[line] in said.err
     assert len(said.err.splitlines()) == 1
     assert sorted(os.listdir()) == before
+
+
+def test_random_actions_need_no_network_that_reads_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gymnasium")
+    monkeypatch.chdir(tmp_path)
+    Path("pixels.py").write_text(PIXELS)
+    Path("conf/env").mkdir(parents=True)
+    Path("conf/env/pixels.yaml").write_text("name: pixels\nmodule: ./pixels.py\ntime_limit: 3\n")
+    assert run(["play", "env=pixels", "policy=random", "record=a.csv"]) == 0
+    assert len(rows(Path("a.csv"))) == 4
 
 
 def test_the_copy_in_a_run_has_the_files_of_draw(project: Path) -> None:

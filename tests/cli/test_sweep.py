@@ -72,6 +72,12 @@ def test_a_folder_that_another_command_holds_is_refused(fake, capsys):
     assert "another process" in capsys.readouterr().err
 
 
+def test_a_folder_without_a_sweep_is_not_continued(fake, capsys):
+    assert cli.run(["-m", "sweep_dir=outputs/nothing", "launcher.workers=2"]) == 2
+    assert "sweep_dir=outputs/nothing: there is no sweep to continue" in capsys.readouterr().err
+    assert not list(fake.iterdir())
+
+
 def test_a_sweep_without_a_folder_gets_a_new_one(fake):
     assert cli.run(["train", "seed=6,5", "--multirun", "n_envs=9", "name=mine"]) == 0
     (folder,) = (fake / "outputs" / "sweeps").iterdir()

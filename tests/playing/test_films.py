@@ -324,16 +324,52 @@ def test_a_film_of_gymnasium_changes(tmp_path: Path) -> None:
         assert (np.asarray(film.convert("RGB")) != first).any()
 
 
+PLAIN = """
+from tests.playing import screen
+
+
+class environment(screen.environment):
+    def __init__(self, given: bool = True) -> None:
+        super().__init__("rgb_array" if given else None)
+"""
+
+
+def test_a_class_without_a_render_mode_is_rendered_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plain.py").write_text(PLAIN)
+    plain = ["env=cartpole", "env.name=plain", "env.module=./plain.py"]
+    play_random(*plain, records=(tmp_path / "a.html",))
+    assert shown(tmp_path / "a.html") == [10 * step for step in range(LENGTH + 1)]
+    with pytest.raises(
+        UserError, match=r"returned None; render_mode='rgb_array' is given to a class that takes it; or define draw\(axes, obs"
+    ):
+        play_random(*plain, "env.kwargs.given=false", records=(tmp_path / "a.html",))
+
+
+def test_the_copy_in_a_run_is_not_named_as_a_file_to_edit() -> None:
+    setup, module = made("env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball")
+    with pytest.raises(
+        UserError, match=r"define draw\(axes, observation\) beside `environment` for later runs; this run keeps its own copy"
+    ):
+        Drawing(module, setup.environment, None, "pinball", copied=True)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         ([*SCREEN, "env.kwargs.shape=[4,6]"], "render of screen must return an array [height, width, 3] of uint8; it returned array"),
-        (["env=cartpole", "env.name=blind", "env.module=tests.playing.blind"], "has no render"),
+        (
+            ["env=cartpole", "env.name=blind", "env.module=tests.playing.blind"],
+            "blind has no render(), so there are no pictures; or define draw(axes, obs",
+        ),
         (
             ["env=gymnasium", "env.id=CartPole-v1", "env.vector=true", "env.kwargs.vectorization_mode=sync"],
             "vectorized environments have no pictures",
         ),
-        (["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"], "env=pinball has no pictures: define draw"),
+        (
+            ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"],
+            "env=pinball has no pictures: define draw(axes, observation)",
+        ),
     ],
     ids=["shape", "no render", "vector", "simulator"],
 )

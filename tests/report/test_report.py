@@ -186,7 +186,7 @@ def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path, monkeypatch: p
             ["runs", "into=runs/a/config.yaml:a"],
             "into=runs/a/config.yaml:a: the page has 0 places from <!-- a --> to <!-- end -->, and needs one",
         ),
-        (["runs", "out=runs/a/config.yaml"], "out=runs/a/config.yaml: File exists"),
+        (["runs", "out=runs/a/config.yaml"], "out=runs/a/config.yaml: it is a file, and a folder is needed"),
     ],
 )
 def test_mistakes_are_one_line(

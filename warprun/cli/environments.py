@@ -14,16 +14,15 @@ from rich.text import Text
 
 from warprun.checking.processes import machine_code
 from warprun.cli.process import DONE, FAILED, Outcome
-from warprun.cli.settings import read_settings, whole_number
+from warprun.cli.settings import read_settings, whole_number, with_convolutions
 from warprun.config.environments import environment_config, environment_names
 from warprun.config.external import BY_ID
 from warprun.config.registry import import_environment, is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Box, Discrete, Environment, Space
-from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable
+from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable, program
 from warprun.files import make_folder
 from warprun.kernels.driver import prepare
-from warprun.learning.network_settings import LayersConfig
 from warprun.runs.records.terminal import table_console
 
 
@@ -92,7 +91,9 @@ def check(arguments: Sequence[str]) -> int:
     out = [argument.removeprefix("out=") for argument in arguments if argument.startswith("out=")]
     overrides = [argument for argument in arguments if not argument.startswith("out=")]
     if not any(override.startswith(("env=", "experiment=")) for override in overrides):
-        raise UserError("check needs the name of an environment, such as `warprun check env=cartpole`")
+        named = next((override for override in overrides if "=" not in override), "")
+        such = f": write `{program()} check env={named}`" if named in environment_names() else ", such as `warprun check env=cartpole`"
+        raise UserError(f"check needs the name of an environment{such}")
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         raise UserError("check compares compiled kernels with plain Python; unset NUMBA_DISABLE_JIT")
     from warprun.config.compose import compose  # imports Hydra, which `envs` does without
@@ -100,7 +101,7 @@ def check(arguments: Sequence[str]) -> int:
     path = Path(out[-1]) if out else None
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UserError(f"out={out[-1]}: write the name of a file in a folder that exists, such as out=check.json")
-    overrides = _with_convolutions(overrides)
+    overrides = with_convolutions(overrides)
     config = compose(overrides)
     # Imported after the checks, because they import torch and numba.
     from warprun.checking.check import check as checked
@@ -115,21 +116,6 @@ def check(arguments: Sequence[str]) -> int:
         except OSError as error:
             raise UserError(f"out={out[-1]}: {error.strerror}") from None
     return FAILED if any(finding.verdict == "failed" for finding in found) else DONE
-
-
-def _with_convolutions(overrides: Sequence[str]) -> list[str]:
-    """Return the settings of a check, with convolutions if observations are images: the config needs an agent that reads them.
-
-    The check itself trains no agent. Raises UserError.
-    """
-    from warprun.config.compose import composed
-
-    config, _ = composed(overrides)
-    network = getattr(config.agent, "network", None)
-    is_plain = isinstance(network, LayersConfig) and network.encoder is None and network.module is None
-    groups = load_environment(config.env, config.concurrency.parallel)[0].spec.groups if is_plain else ()
-    images = any(field.kind == "image" for group in groups for field in group.observation.fields)
-    return [*overrides, *(["agent.network=cnn"] if images else [])]
 
 
 SCRIPTS = Path(__file__).parents[1] / "slurm"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from warprun.cli.from_hydra import CONFIG_DIR, CONFIG_NAME, config_dir_taken, translated
 from warprun.cli.process import DONE, attempt, begin_to_load_torch
 from warprun.cli.streams import close_streams
-from warprun.config.registry import check_working_folder, config_dir, configs_from
-from warprun.errors import UserError, nearest, require, shown
+from warprun.config.registry import check_working_folder, config_dir, configs_from, options
+from warprun.errors import UserError, nearest, require, shown, typed
 from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter
 
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
@@ -86,7 +88,7 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments and not arguments[0].startswith(("-", "~")) and "=" not in arguments[0]:
         verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
-        raise UserError(f"unknown verb {shown(verb)}{nearest(verb, VERBS)} (there are: {', '.join(VERBS)}; a setting is written key=value)")
+        raise UserError(f"unknown verb {shown(verb)}{_meant(verb, rest)} (there are: {', '.join(VERBS)}; a setting is written key=value)")
     module, _, name = VERBS[verb].partition(":")
     command: Callable[[list[str]], int] = getattr(import_module(module), name)
     if verb in SERVED and started() > 1:
@@ -94,6 +96,15 @@ def _dispatch(arguments: list[str]) -> int:
 
         return with_all_ranks(lambda: command(rest))
     return command(rest)
+
+
+def _meant(word: str, rest: Sequence[str]) -> str:
+    """Return the end of a message that refuses a verb: the setting that it stands for, or the most similar verb."""
+    from warprun.config.schema import Config
+
+    if word in ("resume", *Config.__dataclass_fields__) and rest and "=" not in rest[0]:
+        return f"; write {word}={typed(Path(rest[0])) if os.path.exists(rest[0]) else rest[0]}"
+    return f"; write env={word}" if word in options("env") else nearest(word, VERBS)
 
 
 def train(arguments: list[str]) -> int:

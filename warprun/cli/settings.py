@@ -57,6 +57,22 @@ def one_run(verb: str, names: Sequence[str]) -> str:
     return names[0] if names else ""
 
 
+def with_convolutions(overrides: Sequence[str]) -> list[str]:
+    """Return the settings of a verb that trains no agent, with convolutions if observations are images: a config has an agent that reads
+    them. Raises UserError.
+    """
+    from warprun.config.compose import composed
+    from warprun.config.schema import load_environment
+    from warprun.learning.network_settings import LayersConfig
+
+    config, _ = composed(overrides)
+    network = getattr(config.agent, "network", None)
+    is_plain = isinstance(network, LayersConfig) and network.encoder is None and network.module is None
+    groups = load_environment(config.env, config.concurrency.parallel)[0].spec.groups if is_plain else ()
+    images = any(field.kind == "image" for group in groups for field in group.observation.fields)
+    return [*overrides, *(["agent.network=cnn"] if images else [])]
+
+
 def check_settings(settings: Acting) -> None:
     """Raise UserError for values that cannot work."""
     from warprun.kernels.driver import check_cuda, check_device

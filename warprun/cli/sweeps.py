@@ -23,7 +23,7 @@ from warprun.config.compositions import Compositions
 from warprun.config.memory_estimate import most_on_gpu
 from warprun.config.overrides import AUTO, MAX_RUNS, MAX_RUNS_EVER, refuse_plus, runs, searched
 from warprun.config.schema import Config, is_open
-from warprun.errors import UserError, counted, one_line, printable, program, shown, typed
+from warprun.errors import UserError, counted, nearest, one_line, printable, program, shown, similar, typed
 from warprun.processes import usable_cores
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import table_console
@@ -92,6 +92,10 @@ def _planned(overrides: Sequence[str], on_first: Callable[[LaunchConfig, Config]
     """Check all runs that `overrides` describe and plan them; `on_first` is called when the first is checked. Raises UserError."""
     launch, given = taken_launch(overrides)
     refuse(given)
+    if not given and launch.population is None and launch.sweep_dir and not plan.is_sweep(Path(launch.sweep_dir)):
+        raise UserError(
+            f"sweep_dir={launch.sweep_dir}: there is no sweep to continue; name one, or add what to train, such as env=cartpole seed=0,1"
+        )
     if launch.population is not None:
         if any(override.startswith("seed=") for override in given):
             raise UserError(f"population={launch.population} gives the members their seeds: leave out seed=")
@@ -235,6 +239,9 @@ def tune(arguments: Sequence[str]) -> int:
 
     Raises UserError.
     """
+    for key in (argument.partition("=")[0] for argument in arguments):
+        if key not in (*SHORT, *Config.__dataclass_fields__, *LaunchConfig.__dataclass_fields__) and similar(key, SHORT):
+            raise UserError(f"unknown key {shown(key)}{nearest(key, SHORT)}")
     overrides = [f"tune.{argument}" if argument.partition("=")[0] in SHORT else argument for argument in arguments]
     launch, given = taken_launch(overrides)
     refuse(given)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from warprun.cli.process import DONE
-from warprun.cli.settings import check_settings, is_setting, one_run, read_settings
-from warprun.errors import MOST_PRINTED, UserError, check_one_of, printable
+from warprun.cli.settings import check_settings, is_setting, one_run, read_settings, with_convolutions
+from warprun.errors import MOST_PRINTED, UserError, check_one_of, printable, program, typed
 from warprun.kernels.driver import prepare
 from warprun.playing.paths import record_paths
 from warprun.run_folder import LINES
@@ -80,6 +80,8 @@ def export(arguments: Sequence[str]) -> int:
     if len(names) != 2:
         raise UserError("export takes a run and a file, such as `warprun export latest policy.onnx`")
     run, file = names[0], Path(names[1])
+    if file.is_dir() and run not in ("", "latest") and not Path(run).is_dir():
+        raise UserError(f"export takes the run, then the file: write `{program()} export {typed(file)} {typed(Path(run))}`")
     from warprun.policies import export as exporting
     from warprun.policies.loading import load
 
@@ -158,7 +160,7 @@ def _untrained(overrides: Sequence[str], settings: PlaySettings, records: tuple[
     from warprun.config.memory_estimate import check_evaluation_memory
     from warprun.config.schema import load_environment
 
-    config = compose([*overrides, "tuned=none", f"device={settings.device}"])
+    config = compose(with_convolutions([*overrides, "tuned=none", f"device={settings.device}"]))
     environment, module = load_environment(config.env, config.concurrency.parallel)
     check_evaluation_memory(config, environment, settings.episodes)
     prepare(config.device)

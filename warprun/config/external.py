@@ -84,16 +84,21 @@ def communicator(made: object) -> inspect.Parameter | None:
     return first if first is not None and first.name == COMM else None
 
 
-def check_arguments(made: object, given: Mapping[str, object], where: str) -> None:
-    """Raise UserError for an argument of `env.kwargs` that a class or function of the user does not have; `where` it is."""
+def known_arguments(made: object) -> tuple[str, ...] | None:
+    """Return the names of the arguments of a class or function of the user; None if it takes any, or has no signature."""
     try:
         known = inspect.signature(cast(Any, made)).parameters
     except (TypeError, ValueError):  # no signature
-        return
-    if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
-        for key in given:
-            if key not in known:
-                raise UserError(f"env.kwargs.{key}: {where} has no argument {key!r}{nearest(key, known)}")
+        return None
+    return None if any(each.kind is each.VAR_KEYWORD for each in known.values()) else tuple(known)
+
+
+def check_arguments(made: object, given: Mapping[str, object], where: str) -> None:
+    """Raise UserError for an argument of `env.kwargs` that a class or function of the user does not have; `where` it is."""
+    known = known_arguments(made)
+    for key in given:
+        if known is not None and key not in known:
+            raise UserError(f"env.kwargs.{key}: {where} has no argument {key!r}{nearest(key, known)}")
 
 
 def external_environment(

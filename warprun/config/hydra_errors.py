@@ -30,7 +30,9 @@ def _explain(error: Exception) -> str:
     """Return an error of Hydra or OmegaConf as one line, with the most similar known name."""
     cause = next((e for e in _causes(error) if isinstance(e, OmegaConfBaseException)), None)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, name = error.missing_cfg_file.rpartition("/")
+        group, _, name = error.missing_cfg_file.partition("/")
+        if group not in GROUPS:
+            group, _, name = error.missing_cfg_file.rpartition("/")
         known = options(group)
         places = " and ".join(typed(folder / group) for folder in own_folders()) or f"no folder conf in {typed(Path.cwd())}"
         return f"unknown {GROUPS.get(group, group)} {name!r}{nearest(name, known)} (there are: {', '.join(known)}); own files: {places}"

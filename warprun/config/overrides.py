@@ -258,6 +258,8 @@ def _parse(override: str, given: str) -> Override:
         return OverridesParser.create().parse_override(override)
     except HydraException as error:
         reason = str(error).strip().splitlines()[0]
+        if sum(map(given.count, "([{")) != sum(map(given.count, ")]}")):
+            reason = "brackets do not match"
         hint = "; put the value in quotes, and these in quotes for the shell: \"name='Zürich'\"" if "token recognition" in reason else ""
         raise UserError(f"cannot read {shown(given)}: {reason}{hint}") from None
 
@@ -277,6 +279,9 @@ def _check_parsed(override: Override, given: str) -> None:
         for name in values:
             if not (isinstance(name, str) and name and "$" not in name) and not (name is None and key == "experiment"):
                 raise UserError(f"{shown(given)}: {', '.join(GROUPS)}: write the name of one, such as env=cartpole or tuned=none")
+            if key == "env" and str(name).endswith(".py"):
+                lines = f"the lines `name: NAME` and `module: {name}`"
+                raise UserError(f"{shown(given)}: write a file conf/env/NAME.yaml with {lines}, then env=NAME")
             if name is not None and len(os.fsencode(name)) > MAX_NAME:
                 raise UserError(f"{shown(given)}: a name has at most {MAX_NAME} bytes")
 

@@ -31,12 +31,20 @@ def cause_of(text: str, functions: Sequence[KernelFunction]) -> str:
         return "kernels cannot make arrays; write the numbers out, or loop over them"
     if "No implementation of function" in cause and calls:
         called = calls[-1].partition("(")[0]
-        cause = f"kernels know no {calls[-1]}" + (f"; write {called} of warprun.math" if called in dir(math) else "")
+        advice = f"; write {called} of warprun.math" if called in dir(math) else ""
+        if _OF_TUPLE.match(calls[-1]):
+            advice = "; a tuple is no number: take an element, such as action[0] of the action of Box"
+        elif _OF_NUMBER.match(calls[-1]):
+            advice = "; a number has no elements: the action of Discrete is a number, written without [0]"
+        cause = f"kernels know no {calls[-1]}{advice}"
     return _of_tuple(cause, functions) or readable(cause)
 
 
 def _of_tuple(cause: str, functions: Sequence[KernelFunction]) -> str | None:
     """Return a cause that is a wrong field of a NamedTuple in words; None if it is another one."""
+    sums = re.search(r"Unknown attribute '(\w+)' of type (\w+)_sum_Fields\(", cause)
+    if sums:
+        return f"{sums[2]}_sum has no {sums[1]!r}; add {sums[1]!r} to sums= of the group {sums[2]}"
     known = {made.__name__: made for function in functions for made in function.__globals__.values() if is_named_tuple(made)}
     attribute = re.search(r"Unknown attribute '(\w+)' of type (\w+)\(", cause)
     if attribute and attribute[2] in known:
@@ -56,6 +64,9 @@ def readable(text: str) -> str:
     return re.sub(rf"\b{ISOLATED}\w+\.", "", _READABLE.sub(r"\1", text))
 
 
+_OF_TUPLE = re.compile(r"(i?add|i?sub|i?mul|i?truediv|floordiv|mod|pow|neg|abs|lt|le|gt|ge|float32|int32|exp|sqrt|sin|cos)\(.*Tuple\(")
+"""A call that takes numbers, of a tuple."""
+_OF_NUMBER = re.compile(r"(static_)?getitem\((u?int|float)\d+,")
 _NOISE = re.compile(r'^Failed in|^During:|^File "|There are \d+ candidate|Overload of function|^<source|^[|*]')
 _TELLING = re.compile(
     r"No implementation of function|Unknown attribute|undefined|NameError|Cannot unify|Cannot bind|not supported|Unsupported|Untyped"

@@ -83,7 +83,7 @@ def check_device(wanted: object) -> None:
         raise UserError(f"device={name}: a run takes the first GPU that it sees; {advice}")
     if wanted not in DEVICES:
         written = wanted if isinstance(wanted, str) else shown(wanted)
-        raise UserError(f"device={written} is not one of {', '.join(DEVICES)}{nearest(name, DEVICES)}")
+        raise UserError(f"device={written} is not one of {', '.join(DEVICES)}{nearest(name.lower().replace('gpu', 'cuda'), DEVICES)}")
 
 
 SIMULATOR_LIMIT = 64

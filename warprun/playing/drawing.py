@@ -99,9 +99,10 @@ Draws: TypeAlias = Callable[..., object]
 class Drawing:
     """Draws frames of the episodes of one environment."""
 
-    def __init__(self, module: ModuleType, environment: Defined, tables: Tables | None, name: str) -> None:
-        """Find `draw` in the module of the environment called `name`. Raises UserError if it cannot be drawn."""
-        self._draw = draw_function(module, environment, name)
+    def __init__(self, module: ModuleType, environment: Defined, tables: Tables | None, name: str, copied: bool = False) -> None:
+        """Find `draw` in the module of the environment called `name`; `copied`: it is that of a run. Raises UserError if it cannot be
+        drawn."""
+        self._draw = draw_function(module, environment, name, copied)
         if find_spec("matplotlib") is None:
             raise UserError('pictures need matplotlib; run: pip install "warprun[plot]"')
         self._environment, self._tables, self._name = environment, tables, name
@@ -175,24 +176,34 @@ class Drawing:
         return _single({group.name: state_of(group, moment.states[group.name]) for group in environment.groups})
 
 
-def draw_function(module: ModuleType, environment: Defined, name: str) -> Draws:
-    """Return the function `draw` of an environment's module.
+def draw_function(module: ModuleType, environment: Defined, name: str, copied: bool = False) -> Draws:
+    """Return the function `draw` of an environment's module; `copied`: it is that of a run.
 
     Raises UserError if there is none, or if it has unknown arguments.
     """
     found = vars(module).get("draw")
     if found is None:
-        raise UserError(
-            f"env={name} has no pictures: define draw(axes, state, p) beside `environment` in {module.__file__}, see docs/policies.md;"
-            " .csv and .npz need none"
-        )
+        raise UserError(f"env={name} has no pictures: {how_to_draw(module, environment, copied)}; .csv and .npz need none")
     if not isinstance(found, FunctionType):
-        raise UserError(f"{module.__file__}: draw must be a function, draw(axes, state, p)")
+        raise UserError(f"{module.__file__}: draw must be a function, {signature(environment)}")
     try:
         check_arguments(found, environment)
     except ContractError as error:
         raise UserError(str(error)) from None
     return found
+
+
+def signature(environment: Defined) -> str:
+    """Return how `draw` begins for an environment of this kind."""
+    return f"draw({'axes, state, p' if isinstance(environment, Environment) else 'axes, observation'})"
+
+
+def how_to_draw(module: ModuleType, environment: Defined, copied: bool) -> str:
+    """Return what gives an environment pictures; `copied`: it is that of a run, which no edit reaches."""
+    where = f"beside `environment` in {module.__file__}, see docs/playing.md"
+    if copied:
+        where = "beside `environment` for later runs; this run keeps its own copy of the environment (docs/playing.md)"
+    return f"define {signature(environment)} {where}"
 
 
 def check_arguments(function: Draws, environment: Defined) -> None:

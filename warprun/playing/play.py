@@ -10,16 +10,19 @@ from types import ModuleType
 
 import numpy as np
 
+from warprun.config.environment_copy import find
+from warprun.config.external import known_arguments
 from warprun.environment import Environment
 from warprun.playing import paths
-from warprun.playing.drawing import Drawing
+from warprun.playing.drawing import Drawing, how_to_draw
 from warprun.playing.episodes import RandomPolicy, episodes_of
 from warprun.playing.films import find_ffmpeg, gif, html, mp4
-from warprun.playing.rendered import Rendering
+from warprun.playing.rendered import MODE, Rendering
 from warprun.playing.tables import csv_table, npz_arrays
 from warprun.runs.build import Setup
 from warprun.runs.recording import ChoosesActions, Moment
 from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.simulation.external.registered import Registered
 from warprun.state import derived_seed
 
 
@@ -125,9 +128,13 @@ def _pictures(setup: Setup, module: ModuleType, every: int) -> Drawing | Renderi
 
     Raises UserError without either.
     """
+    copied = find(setup.config.env.module) is not None
     if isinstance(setup.environment, ExternalEnvironment) and "draw" not in vars(module):
-        return Rendering(setup.environment, every)
-    return Drawing(module, setup.environment, setup.tables, setup.config.env.name)
+        made = vars(module)["environment"]
+        known = known_arguments(made)
+        advice = "" if isinstance(made, Registered) else f"; or {how_to_draw(module, setup.environment, copied)}"
+        return Rendering(setup.environment, every, known is None or MODE in known, advice)
+    return Drawing(module, setup.environment, setup.tables, setup.config.env.name, copied)
 
 
 def _varied(setup: Setup) -> tuple[str, ...]:

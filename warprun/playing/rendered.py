@@ -20,6 +20,10 @@ back."""
 _numbers = itertools.count()
 
 
+MODE = "render_mode"
+"""Argument of an environment, with which it is told what `render` is to return."""
+
+
 class Renders(Protocol):
     """An environment with the interface of Gymnasium that can be rendered."""
 
@@ -50,13 +54,13 @@ class Rendered:
 
     def reset(self, **given: object) -> object:
         if self._steps:
-            self._last = self.env.render()
+            self._last = self._rendered()
         self._steps = 0
         return self.env.reset(**given)
 
     def step(self, action: object) -> object:
         if self._steps % self._every == 0:
-            self._now = self.env.render()
+            self._now = self._rendered()
         self._steps += 1
         return self.env.step(action)
 
@@ -68,19 +72,30 @@ class Rendered:
         if not at_end:
             return self._now
         # An episode that was cut goes on in the environment.
-        return self.env.render() if self._steps else self._last
+        return self._rendered() if self._steps else self._last
+
+    def _rendered(self) -> object:
+        """Return the picture of now, or the error of `render`, which is none of the step that it is called in."""
+        try:
+            return self.env.render()
+        except Exception as error:  # the code of an environment can raise anything
+            return error
 
 
 class Rendering:
     """The frames of an environment that renders itself."""
 
-    def __init__(self, environment: ExternalEnvironment, every: int) -> None:
-        """Render every `every` steps. Raises UserError for a vectorized environment."""
+    def __init__(self, environment: ExternalEnvironment, every: int, takes_mode: bool, advice: str) -> None:
+        """Render every `every` steps; `takes_mode`: it has the argument MODE; `advice` ends the message if there is no picture.
+
+        Raises UserError for a vectorized environment.
+        """
         if environment.recipe.vector:
             raise UserError(f"{environment.title}: vectorized environments have no pictures; use env.vector=false, or record .csv or .npz")
         self._title, self._number = environment.title, next(_numbers)
+        self._advice = (f"; {MODE}='rgb_array' is given to a class that takes it" if not takes_mode else "") + advice
         recipe = environment.recipe
-        kwargs = recipe.arguments["kwargs"] | {"render_mode": "rgb_array"}
+        kwargs = recipe.arguments["kwargs"] | ({MODE: "rgb_array"} if takes_mode else {})
         arguments = {
             "maker": recipe.maker,
             "arguments": {**recipe.arguments, "kwargs": kwargs},
@@ -95,12 +110,16 @@ class Rendering:
 
     def frame(self, moment: Moment, caption: str) -> np.ndarray:
         """Return a picture [height, width, 3] uint8 of a moment, without a caption. Raises UserError."""
-        try:
-            picture = _made[self._number].picture(moment.taken is None)
-        except Exception as error:  # the code of an environment can raise anything
-            raise UserError(f"{self._title} cannot be rendered: {told(error)}") from error
+        made = _made[self._number]
+        picture = made.picture(moment.taken is None)
+        if not hasattr(made.env, "render"):
+            raise UserError(f"{self._title} has no render(), so there are no pictures{self._advice}; .csv and .npz need none")
+        if isinstance(picture, Exception):
+            raise UserError(f"{self._title} cannot be rendered: {told(picture)}{self._advice}") from picture
         if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-            raise UserError(f"render of {self._title} must return an array [height, width, 3] of uint8; it returned {shown(picture)}")
+            raise UserError(
+                f"render of {self._title} must return an array [height, width, 3] of uint8; it returned {shown(picture)}{self._advice}"
+            )
         return picture
 
     def close(self) -> None:
@@ -113,8 +132,5 @@ def make(maker: str, arguments: Mapping[str, object], every: int, number: int) -
     by its number.
     """
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # many render with pygame, which without a screen complains of it
-    env = Recipe(maker, arguments, False).make()
-    if not hasattr(env, "render"):
-        raise UserError("it has no render(), so there are no pictures; .csv and .npz need none")
-    _made[number] = Rendered(env, every)
+    _made[number] = Rendered(Recipe(maker, arguments, False).make(), every)
     return _made[number]

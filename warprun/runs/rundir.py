@@ -275,7 +275,17 @@ def read_config(folder: Path) -> dict[str, object]:
     try:
         return reading.read_config(path)
     except FileNotFoundError:
-        raise UserError(f"{printable(folder)} is not a run folder: it has no {path.name}") from None
+        raise UserError(f"{printable(folder)} is not a run folder: {_why_no_run(folder)}") from None
+
+
+def _why_no_run(folder: Path) -> str:
+    """Return why a folder without config.yaml is none of a run, and what to name in its place."""
+    if not folder.is_dir():
+        return "it does not exist"
+    if LOCK in os.listdir(folder) and is_free(folder):
+        return "its run has just begun, or was killed in its set-up; try again when it trains"
+    runs = sorted(folder.glob(f"*/{CONFIG}"), key=os.path.getmtime)
+    return f"it has runs in it, such as {typed(runs[-1].parent)}; name one" if runs else f"it has no {CONFIG}"
 
 
 def write_versions(folder: Path, found: Mapping[str, object]) -> None:

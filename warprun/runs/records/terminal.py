@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -94,6 +95,16 @@ class PlainConsole(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError("standard output has no reader any more")
+
+    def print(self, *objects: object, **how: object) -> None:
+        """Print as rich does; lines of a file have no blanks at their ends."""
+        if self.is_terminal:
+            super().print(*objects, **how)  # type: ignore[arg-type]
+            return
+        with self.capture() as captured:
+            super().print(*objects, **how)  # type: ignore[arg-type]
+        self.file.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
+        self.file.flush()
 
     def sentence(self, text: str | Text) -> None:
         """Print a text: in a terminal its lines break between words, in a file it is one line."""
