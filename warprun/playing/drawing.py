@@ -200,9 +200,9 @@ def signature(environment: Defined) -> str:
 
 def how_to_draw(module: ModuleType, environment: Defined, copied: bool) -> str:
     """Return what gives an environment pictures; `copied`: it is that of a run, which no edit reaches."""
-    where = f"beside `environment` in {module.__file__}, see docs/playing.md"
+    where = f"beside `environment` in {module.__file__}, see docs/policies.md"
     if copied:
-        where = "beside `environment` for later runs; this run keeps its own copy of the environment (docs/playing.md)"
+        where = "beside `environment` for later runs; this run keeps its own copy of the environment (docs/policies.md)"
     return f"define {signature(environment)} {where}"
 
 
