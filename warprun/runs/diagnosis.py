@@ -237,8 +237,7 @@ def clipped_observations(curves: Curves) -> tuple[str, str] | None:
 
 def undecided(curves: Curves) -> tuple[str, str] | None:
     """Find a policy that prefers no action after all its updates."""
-    entropy, uniform = curves.median("loss/entropy"), uniform_entropy(curves.group)
-    if curves.improved or not (uniform and entropy > HIGH_ENTROPY * uniform):
+    if curves.improved or not is_random(curves):
         return None
     found = "the policy still prefers no action"
     if curves.random_by_setting:
@@ -247,6 +246,12 @@ def undecided(curves: Curves) -> tuple[str, str] | None:
     if curves.stands:
         return None if small_steps(curves) else (found, curves.nearer("learning_rate", 10.0, 1e-3))
     return f"{found}: rewards do not depend on actions, or only much later", curves.checked()
+
+
+def is_random(curves: Curves) -> bool:
+    """Return whether a policy chooses at random."""
+    uniform = uniform_entropy(curves.group)
+    return uniform > 0.0 and curves.median("loss/entropy") > HIGH_ENTROPY * uniform
 
 
 def stopped_exploring(curves: Curves) -> tuple[str, str] | None:
@@ -308,7 +313,7 @@ def large_steps(curves: Curves) -> tuple[str, str] | None:
 def small_steps(curves: Curves) -> tuple[str, str] | None:
     """Find updates that hardly move a policy which could still move."""
     kl = curves.median("loss/approx_kl")
-    if curves.settings.get("desired_kl") or not kl < LOW_KL or narrow(curves):
+    if curves.settings.get("desired_kl") or not kl < LOW_KL or narrow(curves) or (curves.random_by_setting and is_random(curves)):
         return None
     return f"an update moves the policy by a KL divergence of {kl:.2g}, {USUAL_KL}", curves.nearer("learning_rate", 10.0, 1e-3)
 
