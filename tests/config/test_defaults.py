@@ -201,3 +201,9 @@ def test_the_line_names_every_number() -> None:
     assert said and said.startswith(
         "defaults for this run: agent.gamma=0.99 agent.horizon=512 agent.staggered=false agent.minibatches=16 agent.epochs=5"
     )
+
+
+def test_a_run_that_continues_shows_no_default_that_was_replaced() -> None:
+    saved = to_dict(compose(["env=cartpole", "tuned=none", "n_envs=64"]))
+    said = note_on_defaults(change(saved, ["agent.horizon=8"]))
+    assert said and "horizon" not in said and "agent.gamma=" in said

@@ -1,5 +1,6 @@
 """A run that did not learn is told why; a run that learned, or is still learning, is told nothing."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,16 +29,22 @@ HEALTHY = {
 
 
 def told(
-    values: Mapping[str, float], action: Space, agent: OnPolicyConfig | None = None, several: bool = False, limit: int | None = 200
+    values: Mapping[str, float],
+    action: Space,
+    agent: OnPolicyConfig | None = None,
+    several: bool = False,
+    limit: int | None = 200,
+    first: Mapping[str, float] | None = None,
+    given: str = "",
 ) -> list[str]:
-    """Return the notes on a run of 10 records with these values and otherwise healthy ones."""
-    rows = [HEALTHY | {"train/return": float(n % 3)} | dict(values) for n in range(10)]
+    """Return the notes on a run of 10 records with these values, others in the `first` two, and otherwise healthy ones."""
+    rows = [HEALTHY | {"train/return": float(n % 3)} | dict(values) | dict(first or {} if n < 2 else {}) for n in range(10)]
     if several:
         rows = [{name.replace("/", "/own/", 1): value for name, value in row.items()} for row in rows]
     config = Config(
         EnvConfig(name="mine"),
         agent or PPOConfig(),
-        origin=OriginConfig(overrides=["env=mine", "run_dir=here", "env.speed=2", "n_envs=16"]),
+        origin=OriginConfig(overrides=["env=mine", "run_dir=here", "env.speed=2", "n_envs=16", *given.split()]),
     )
     groups = tuple(GroupSpec(name, 1, Box(3), action) for name in (("own", "other") if several else ("own",)))
     return list(notes(Curves(rows, groups[0], config, Spec(groups, limit))))
@@ -105,6 +112,58 @@ def test_values_are_large_only_without_normalized_rewards() -> None:
     assert note.startswith("the value loss is 1e+06") and note.endswith("agent.normalize_reward=true")
 
 
+def test_a_policy_that_collapsed_at_once_is_told_of_its_updates_not_of_exploration() -> None:
+    collapsed = {"loss/approx_kl": 0.0, "loss/entropy": 1e-16}
+    rate = "agent.learning_rate=0.3"
+    (note,) = told(collapsed, Discrete(2), PPOConfig(learning_rate=0.3), first={"loss/approx_kl": 5.8}, given=rate)
+    assert note == (
+        "an early update moved the policy by a KL divergence of 5.8, usual are 0.003 to 0.03, and the entropy of the policy fell to 1e-16"
+        " of at most 0.69; try: warprun env=mine env.speed=2 n_envs=16"
+    )
+    (note,) = told(collapsed, Discrete(2), first={"loss/approx_kl": 0.02})  # its first updates do not explain it
+    assert "it has stopped exploring" in note
+    assert told({}, Discrete(2), first={"loss/approx_kl": 5.8}) == []
+
+
+RANDOM = {"loss/entropy": 0.693, "loss/explained_variance": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("kl", "agent", "given", "said"),
+    [
+        (1e-8, PPOConfig(learning_rate=1e-8), "agent.learning_rate=1e-8", "KL divergence of 1e-08, usual are 0.003 to 0.03"),
+        (math.nan, A2CConfig(learning_rate=1e-9), "agent.learning_rate=1e-9", "the policy still prefers no action"),
+        (3e-6, PPOConfig(entropy_coef=50.0), "agent.entropy_coef=50", "entropy_coef=50 favors that, usual are 0 to 0.01"),
+        (1e-3, PPOConfig(entropy_coef=50.0), "agent.entropy_coef=50", "entropy_coef=50 favors that, usual are 0 to 0.01"),
+    ],
+)
+def test_a_setting_that_keeps_a_policy_random_is_left_out_and_rewards_are_not_blamed(
+    kl: float, agent: OnPolicyConfig, given: str, said: str
+) -> None:
+    (note,) = told(RANDOM | {"loss/approx_kl": kl}, Discrete(2), agent, given=given)
+    assert note.partition("; try: ")[0].endswith(said)
+    assert note.endswith("warprun env=mine env.speed=2 n_envs=16")
+
+
+def test_rewards_are_called_independent_of_actions_of_a_policy_that_moves() -> None:
+    found = told(RANDOM, Discrete(2))
+    assert "rewards do not depend on actions" in found[0] and "advantages are mostly noise" in found[1]
+
+
+def test_no_command_gives_a_setting_twice() -> None:
+    for given, values in (("agent.horizon=8", {"loss/explained_variance": 0.0}), ("agent.learning_rate=5e-4", {"loss/approx_kl": 0.4})):
+        name, _, value = given.partition("=")
+        agent = PPOConfig(**{name.removeprefix("agent."): type(getattr(PPOConfig(), name.removeprefix("agent.")))(value)})
+        (note,) = told(values, Discrete(2), agent, given=given)
+        assert note.count(name) == 1 and given not in note
+
+
+def test_rewards_that_are_always_0_are_said_to_be() -> None:
+    at_limit = {"train/return": 0.0, "train/episode_length": 200.0, "eval/terminated": 0.0}
+    (note,) = told(at_limit, Discrete(2))
+    assert "returned 0: rewards are always 0, whatever the action" in note and note.endswith("check env=mine env.speed=2")
+
+
 def test_the_first_cause_comes_first_and_groups_have_their_own_settings() -> None:
     found = told({"obs/constant_share": 1.0, "loss/explained_variance": 0.0}, Discrete(2))
     assert ["sees nothing" in note for note in found] == [True, False]
@@ -136,7 +195,7 @@ PLANTED_ENV = words("env=cartpole env.module=tests.environments.planted env.name
 PENDULUM = "env=pendulum n_envs=16 total_steps=65536 log.every=5%"
 FAULTS = {
     "env.params.seen=0.0": "the policy sees nothing",
-    "env.params.right=0.0": "rewards do not favor any action",
+    "env.params.right=0.0": "rewards are always 0, whatever the action",
     "env.params.right=0.0 env.params.noise=1.0": "explains at most",
     "env.params.right=0.01 env.params.noise=10.0 agent.gamma=1.0": "explains at most",
     "env.params.outliers=0.008": "of the observed numbers are clipped",

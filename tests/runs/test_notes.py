@@ -175,6 +175,13 @@ def test_a_best_checkpoint_that_is_better_and_evaluations_that_are_not_do_not_co
     assert len(found) == 1 and "the best checkpoint" in found[0]
 
 
+def test_the_trouble_comes_before_the_best_checkpoint() -> None:
+    noise = np.array([-1.0, 1.0] * 50)
+    of = course({"": [9.0, 4.0, 5.0, 3.0]}, {"": LEVEL}, paired=compared(9.0 + noise, 3.0 + noise))
+    found = notes(of._replace(history=[row | {"loss/entropy": 0.001} for row in of.history]))
+    assert ["stopped exploring" in found[0], "the best checkpoint" in found[1], len(found)] == [True, True, 2]
+
+
 def test_of_several_groups_all_count() -> None:
     falls, rises = [5.0, 4.0, 3.0, 2.0], [1.0, 5.0, 6.0, 7.0]
     assert notes(course({"a": falls, "b": rises}, {"a": LEVEL, "b": LEVEL})) == []

@@ -187,6 +187,8 @@ def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
     if changed.staggered != before.staggered:
         raise UserError(f"{written('staggered', changed.staggered)}: a run that continues keeps it, its episodes have begun")
     changed.origin.overrides += overrides
+    given = {override.lstrip("+").partition("=")[0] for override in overrides}
+    changed.origin.derived = [each for each in changed.origin.derived if each.partition("=")[0] not in given]
     return changed
 
 

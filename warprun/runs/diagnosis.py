@@ -27,6 +27,11 @@ LOW_EXPLAINED_VARIANCE = 0.1
 """Share of the variance of the returns below which a value function explains practically nothing."""
 LOW_KL, HIGH_KL = 1e-5, 0.1
 """Divergence of an update: of a policy that hardly moves, and of one that leaves what its rollout says. Usual are 0.003 to 0.03."""
+USUAL_KL = "usual are 0.003 to 0.03"
+HIGH_ENTROPY_COEF = 0.1
+"""Weight of the entropy above which it may outweigh normalized advantages, which are about 1."""
+TINY_RATE = 1e-3
+"""Share of the agent's own learning rate below which a given one explains that nothing changes."""
 MUCH_CLIPPED = 0.002
 """Share of clipped observations that shows outliers: of a stationary number at most 1 % are beyond 10 standard deviations (Chebyshev)."""
 OF_THIS_RUN = ("run_dir", "until_steps", "resume")
@@ -51,6 +56,10 @@ class Curves:
     def shared(self, tag: str) -> list[float]:
         """Return the finite values of a metric that all groups share."""
         return finite(self.rows[len(self.rows) // 2 :], tag)
+
+    def first(self, tag: str) -> list[float]:
+        """Return the finite values of the first quarter of the records, at least of one."""
+        return finite(self.rows[: max(1, len(self.rows) // 4)], self._named(tag))
 
     def median(self, tag: str) -> float:
         """Return the median of a curve; NaN if it has few records, so that no comparison with it is true."""
@@ -109,14 +118,46 @@ class Curves:
         return vars(group_config(self.config.agent, self.group.name))
 
     def changed(self, setting: str) -> str:
-        """Return the command of a run like this one with another setting, which comes last and so wins."""
-        own = [override for override in self.config.origin.overrides if override.partition("=")[0] not in OF_THIS_RUN]
-        return f"{program()} {' '.join(map(shlex.quote, [*own, setting]))}"
+        """Return the command of a run like this one with another setting, in the place of one that was given."""
+        return self._command(key_of(setting), setting)
+
+    def _command(self, without: str, *more: str) -> str:
+        own = [override for override in self.config.origin.overrides if key_of(override) not in (*OF_THIS_RUN, without)]
+        return f"{program()} {' '.join(map(shlex.quote, [*own, *more]))}"
+
+    def _key(self, name: str) -> str:
+        """Return the key of a setting of the agent, of this group if several have their own."""
+        own = self.several and name not in SHARED_BY_GROUPS
+        return f"agent.groups.{self.group.name}.{name}" if own else f"agent.{name}"
 
     def agent(self, name: str, value: object) -> str:
-        """Return the command with another setting of the agent, of this group if several have their own."""
-        key = f"agent.groups.{self.group.name}" if self.several and name not in SHARED_BY_GROUPS else "agent"
-        return self.changed(f"{key}.{name}={value}")
+        """Return the command with another setting of the agent."""
+        return self.changed(f"{self._key(name)}={value}")
+
+    def _ratio(self, name: str) -> float:
+        """Return a setting of the agent in units of its default; 1 if one of them is no number above 0."""
+        value, usual = self.settings.get(name), getattr(type(self.config.agent)(), name, None)
+        return value / usual if isinstance(value, int | float) and isinstance(usual, int | float) and min(value, usual) > 0.0 else 1.0
+
+    def nearer(self, name: str, factor: float, otherwise: float) -> str:
+        """Return the command without a setting that was given and is beyond its default, else with a multiple of it."""
+        given = [key_of(override) for override in self.config.origin.overrides]
+        beyond = self._ratio(name) > 1.0 if factor < 1.0 else self._ratio(name) < 1.0
+        for key in (self._key(name), f"agent.{name}"):
+            if beyond and key in given:
+                return self._command(key)
+        return self.times(name, factor, otherwise)
+
+    @property
+    def stands(self) -> bool:
+        """Whether updates do not move the policy, or a setting keeps them from it."""
+        return self.median("loss/approx_kl") < LOW_KL or self._ratio("learning_rate") < TINY_RATE
+
+    @property
+    def random_by_setting(self) -> bool:
+        """Whether the weight of the entropy may be what keeps the policy random."""
+        coef = self.settings.get("entropy_coef")
+        return isinstance(coef, int | float) and coef > HIGH_ENTROPY_COEF
 
     def times(self, name: str, factor: float, otherwise: float) -> str:
         """Return the command with a multiple of a setting of the agent; with `otherwise` if it is 0 or null."""
@@ -129,6 +170,11 @@ class Curves:
         own = [each for each in self.config.origin.overrides if re.match(r"(env|experiment)\b", each)]
         named = any(each.startswith(("env=", "experiment=")) for each in own)
         return f"{program()} check {' '.join(map(shlex.quote, own if named else [f'env={self.config.env.name}', *own]))}"
+
+
+def key_of(override: str) -> str:
+    """Return the setting that an override gives."""
+    return override.lstrip("+~").partition("=")[0]
 
 
 def finite(rows: Sequence[Mapping[str, float]], tag: str) -> list[float]:
@@ -163,6 +209,11 @@ def same_returns(curves: Curves) -> tuple[str, str] | None:
     if curves.improved or len(got) < LEAST_RECORDS or max(got) - min(got) > 1e-6 * abs(got[0]):
         return None
     found = f"all recent training episodes returned {got[0]:.4g}: rewards do not favor any action"
+    if not any(got):
+        return (
+            f"{found[: found.index(':')]}: rewards are always 0, whatever the action, or what gives another was never met",
+            curves.checked(),
+        )
     if length and length[-1] == curves.limit and not any(curves.shared("eval/terminated")):
         longer = curves.changed(f"env.time_limit={4 * curves.limit:.0f}")
         return f"{found}, and all episodes were cut at the time limit, {curves.limit:,} steps", longer
@@ -186,17 +237,33 @@ def clipped_observations(curves: Curves) -> tuple[str, str] | None:
 
 def undecided(curves: Curves) -> tuple[str, str] | None:
     """Find a policy that prefers no action after all its updates."""
-    entropy, uniform = curves.median("loss/entropy"), uniform_entropy(curves.group)
-    if curves.improved or not (uniform and entropy > HIGH_ENTROPY * uniform):
+    if curves.improved or not is_random(curves):
         return None
-    return "the policy still prefers no action: rewards do not depend on actions, or only much later", curves.checked()
+    found = "the policy still prefers no action"
+    if curves.random_by_setting:
+        coef = curves.settings["entropy_coef"]
+        return f"{found}: entropy_coef={coef:g} favors that, usual are 0 to 0.01", curves.nearer("entropy_coef", 0.01, 0.01)
+    if curves.stands:
+        return None if small_steps(curves) else (found, curves.nearer("learning_rate", 10.0, 1e-3))
+    return f"{found}: rewards do not depend on actions, or only much later", curves.checked()
+
+
+def is_random(curves: Curves) -> bool:
+    """Return whether a policy chooses at random."""
+    uniform = uniform_entropy(curves.group)
+    return uniform > 0.0 and curves.median("loss/entropy") > HIGH_ENTROPY * uniform
 
 
 def stopped_exploring(curves: Curves) -> tuple[str, str] | None:
-    """Find a policy whose actions hardly vary."""
-    entropy, uniform = curves.of("loss/entropy"), uniform_entropy(curves.group)
-    if "entropy_coef" not in curves.settings:
+    """Find a policy whose actions hardly vary, and not because of its first updates."""
+    if "entropy_coef" not in curves.settings or large_steps(curves):  # after which it falls by chance
         return None
+    return narrow(curves)
+
+
+def narrow(curves: Curves) -> tuple[str, str] | None:
+    """Find actions that hardly vary, whatever the cause is."""
+    entropy, uniform = curves.of("loss/entropy"), uniform_entropy(curves.group)
     tries = curves.times("entropy_coef", 5.0, 0.01)
     # A mask that leaves little to choose lowers the entropy of any policy.
     if entropy and uniform and not curves.group.masked and entropy[-1] < LOW_ENTROPY * uniform:
@@ -231,19 +298,24 @@ def deviation(entropy: float, action: Box) -> float:
 
 
 def large_steps(curves: Curves) -> tuple[str, str] | None:
-    """Find updates after which the policy is another one."""
-    kl = curves.median("loss/approx_kl")
-    if curves.settings.get("desired_kl") or not kl > HIGH_KL:
+    """Find updates after which the policy is another one, also those before its actions hardly varied, after which none can move it."""
+    if curves.settings.get("desired_kl"):
         return None
-    return f"an update moves the policy by a KL divergence of {kl:.2g}, usual are 0.003 to 0.03", curves.times("learning_rate", 0.2, 1e-4)
+    tries, kl = curves.nearer("learning_rate", 0.2, 1e-4), curves.median("loss/approx_kl")
+    if kl > HIGH_KL:
+        return f"an update moves the policy by a KL divergence of {kl:.2g}, {USUAL_KL}", tries
+    first = max(curves.first("loss/approx_kl"), default=math.nan)
+    if not first > HIGH_KL or not (fell := narrow(curves)):
+        return None
+    return f"an early update moved the policy by a KL divergence of {first:.2g}, {USUAL_KL}, and {fell[0].partition(':')[0]}", tries
 
 
 def small_steps(curves: Curves) -> tuple[str, str] | None:
     """Find updates that hardly move a policy which could still move."""
     kl = curves.median("loss/approx_kl")
-    if curves.settings.get("desired_kl") or not kl < LOW_KL or stopped_exploring(curves):
+    if curves.settings.get("desired_kl") or not kl < LOW_KL or narrow(curves) or (curves.random_by_setting and is_random(curves)):
         return None
-    return f"an update moves the policy by a KL divergence of {kl:.2g}, usual are 0.003 to 0.03", curves.times("learning_rate", 10.0, 1e-3)
+    return f"an update moves the policy by a KL divergence of {kl:.2g}, {USUAL_KL}", curves.nearer("learning_rate", 10.0, 1e-3)
 
 
 def large_values(curves: Curves) -> tuple[str, str] | None:
@@ -257,7 +329,13 @@ def large_values(curves: Curves) -> tuple[str, str] | None:
 def blind_values(curves: Curves) -> tuple[str, str] | None:
     """Find a value function that explains nothing of the returns; those of a policy that improves may not depend on the state."""
     explained = curves.of("loss/explained_variance")
-    if curves.improved or len(explained) < LEAST_RECORDS or max(explained) >= LOW_EXPLAINED_VARIANCE:
+    if (
+        curves.improved
+        or curves.stands
+        or curves.random_by_setting
+        or len(explained) < LEAST_RECORDS
+        or max(explained) >= LOW_EXPLAINED_VARIANCE
+    ):
         return None
     share = f"the value function explains at most {max(0.0, max(explained)):.0%} of the variance of returns"
     return f"{share}: advantages are mostly noise", curves.times("horizon", 4, 64)

@@ -90,7 +90,7 @@ def summarize(course: Course) -> dict[str, float | str]:
     speed = typical_speed(course.history)
     if speed is not None:
         lines[SPEED] = speed
-    notes = [*_on_evaluations(course), *notes_on_learning(course)]
+    notes = [*_on_evaluations(course), *notes_on_learning(course), *_on_best(course)]
     return lines | {("note" if n == 0 else f"note {n + 1}"): note for n, note in enumerate(notes)}
 
 
@@ -164,7 +164,6 @@ def _on_evaluations(course: Course) -> Iterator[str]:
             f"{metrics['eval/unfinished']:.0f} of {metrics['eval/episodes']:.0f} episodes were cut after eval.max_steps steps:"
             " their returns are incomplete"
         )
-    yield from _on_best(course)
 
 
 def _on_best(course: Course) -> Iterator[str]:
