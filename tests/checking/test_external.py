@@ -14,6 +14,7 @@ from warprun.checking.check import check
 from warprun.checking.external import single
 from warprun.config.compose import compose
 from warprun.errors import UserError
+from warprun.spec import Box, Discrete, GroupSpec, Spec
 
 HERE = Path(__file__).parent
 OFTEN = ("state", "bounds", "unseeded", "unseeded_steps", "shape", "never_ends", "raises")
@@ -63,7 +64,8 @@ def test_the_environment_is_closed() -> None:
             self.is_closed = True
 
     env = Ends(gymnasium.make("CartPole-v1"))
-    recipe = SimpleNamespace(recipe=SimpleNamespace(make=lambda: env, ranks=1), title="mine")
+    spec = Spec((GroupSpec("agent", 1, Box(4), Discrete(2)),))
+    recipe = SimpleNamespace(recipe=SimpleNamespace(make=lambda: env, ranks=1), title="mine", spec=spec)
     assert list(single(recipe)) == []  # type: ignore[arg-type]
     assert env.is_closed
 

@@ -21,7 +21,8 @@ from warprun.spec import Box, Discrete, Field, GroupSpec, Spec
 spaces = pytest.importorskip("gymnasium.spaces")
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array  # noqa: E402
 
-from warprun.simulation.external.spaces import _spec, observations  # noqa: E402
+from warprun.simulation.external.examination import _spec  # noqa: E402
+from warprun.simulation.external.spaces import observations  # noqa: E402
 
 CPU = torch.device("cpu")
 PICTURE = spaces.Box(0, 255, (4, 5, 3), np.uint8)

@@ -150,7 +150,7 @@ def test_arrays_begin_where_every_library_takes_them(kind: type[Walkers]) -> Non
         with simulator(made_of, n_envs, 5, **({"limit": None} if kind is Pushes else {})) as made:
             made.collect(act)
             if made.environment.resumes:
-                made._load(made._save())
+                made._load(made._told())
     assert len(library.shapes) >= 33
 
 
@@ -391,7 +391,10 @@ def test_masks_depend_on_the_state_alone() -> None:
 
 
 def test_a_failure_of_a_mask_names_the_step_after_which_it_is_asked() -> None:
-    with simulator(Breaks, limit=100) as made, pytest.raises(TrainingFailed, match=r"at step 3: action_mask returned masks of the shape"):
+    with (
+        simulator(Breaks, limit=100) as made,
+        pytest.raises(TrainingFailed, match=r"at step 3: .* action_mask returned masks of the shape"),
+    ):
         made.collect(act)
 
 

@@ -262,7 +262,7 @@ def test_other_mistakes_are_told_before_the_run_begins(kind: str) -> None:
 
 
 def test_a_batch_that_changes_ends_the_run() -> None:
-    told = r"walk at step 6: step returned observations of the shape \(5, 2\); it must be \(7, 2\)"
+    told = r"walk at step 6: .*batches.py:\d+ in step: step returned observations of the shape \(5, 2\); it must be \(7, 2\)"
     with (
         simulator(Changed, part=0, value=lambda part: part[:5], when=7) as made,
         pytest.raises(TrainingFailed, match=told),
@@ -271,7 +271,7 @@ def test_a_batch_that_changes_ends_the_run() -> None:
 
 
 def test_a_state_that_changes_its_form_is_refused() -> None:
-    states = [torch.zeros(2)] * 3 + [torch.zeros(3)]
+    states = [torch.zeros(2)] * 20 + [torch.zeros(3)]
     made = having(
         get_state=lambda self: states.pop(0),
         set_state=lambda self, state: None,
@@ -279,9 +279,38 @@ def test_a_state_that_changes_its_form_is_refused() -> None:
     )
     made = type("Still", (made,), {"observation_space": Box(1), "step": still})
     with simulator(made) as found:
-        found.state()
-        with pytest.raises(TrainingFailed, match="get_state returned arrays of other shapes"):
+        del states[:-1]
+        with pytest.raises(TrainingFailed, match=r"get_state has the shape \(3,\), and had \(2,\) before: keep"):
             found.state()
+
+
+def test_a_state_that_changes_its_dtype_is_told_before_the_run() -> None:
+    def step(self: Any, actions: Any) -> Any:
+        given = Walkers.step(self, actions)
+        self.state = self.state | {"age": self.state["age"].double()}
+        return given
+
+    told = rf"{__file__}:\d+ in step: state\['age'\] has the dtype float64, and had float32 before"
+    with pytest.raises(UserError, match=told), simulator(having(step=step)):
+        pass
+
+
+def resets_all(self: Any, seed: int, mask: Any) -> Any:
+    return Walkers.reset(self, seed, torch.ones_like(mask))
+
+
+def test_a_reset_that_begins_every_episode_is_told_before_the_run() -> None:
+    told = rf"{__file__}:\d+ in reset: reset changed state\['(place|age)'\] of environment 1, where `mask` is false"
+    with pytest.raises(UserError, match=told), simulator(having(reset=resets_all)):
+        pass
+
+
+def test_one_method_for_the_state_beside_the_attribute_is_told() -> None:
+    made = having(get_state=boom)
+    told = batched_environment(made, External(), None, "walk", "./walk.py")
+    assert told.note.endswith("in get_state: Walkers has no set_state, so its attribute `state` is saved in place of it") and told.resumes
+    with simulator(made) as found:
+        assert "state/0" in found.state()
 
 
 def still(self: Any, actions: Any) -> Any:

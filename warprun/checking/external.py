@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 from typing import TYPE_CHECKING
 
@@ -40,11 +40,11 @@ def single(environment: ExternalEnvironment) -> Iterator[Problem]:
     """
     env = mpi.make(environment.recipe)
     with closing(env) if isinstance(env, Closes) else nullcontext():
-        yield from _tried(environment.title, env)
+        yield from _tried(environment, env)
 
 
-def _tried(title: str, env: Env) -> Iterator[Problem]:
-    space = env.observation_space
+def _tried(environment: ExternalEnvironment, env: Env) -> Iterator[Problem]:
+    title, space, choose = environment.title, env.observation_space, _chooser(environment, env)
     told: set[str] = set()
 
     def new(problems: Iterator[tuple[str, Problem]]) -> Iterator[Problem]:
@@ -53,26 +53,40 @@ def _tried(title: str, env: Env) -> Iterator[Problem]:
                 told.add(kind)
                 yield problem
 
-    env.action_space.seed(0)
-    observation = _observation(env.reset(seed=0))
+    observation, info = _begun(env.reset(seed=0))
     yield from new(_seen(title, "reset", space, observation))
-    again = _observation(env.reset(seed=0))
+    again, info = _begun(env.reset(seed=0))
     if not _same(observation, again):
         yield Problem(f"{title}: reset(seed=0) gives another observation the second time; make the generator from the seed in reset")
     for _ in range(STEPS_ALONE):
-        returned = env.step(env.action_space.sample())
+        returned = env.step(choose(info))
         if not isinstance(returned, tuple) or len(returned) != 5:
             yield Problem(f"{title}: step must return (observation, reward, terminated, truncated, info), not {shown(returned)}")
             return
-        observation, reward, terminated, truncated, _ = returned
+        observation, reward, terminated, truncated, info = returned
         yield from new(_seen(title, "step", space, observation))
         yield from new(_returned(title, reward, terminated, truncated))
         if terminated or truncated:
-            env.reset()
+            _, info = _begun(env.reset())
 
 
-def _observation(returned: object) -> object:
-    return returned[0] if isinstance(returned, tuple) and len(returned) == 2 else returned
+def _begun(returned: object) -> tuple[object, object]:
+    """Return the observation and the info that a reset gave."""
+    return (returned[0], returned[1]) if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
+
+
+def _chooser(environment: ExternalEnvironment, env: Env) -> Callable[[object], object]:
+    """Return the function that draws an action of an environment that its info allows."""
+    from warprun.simulation.external.spaces import actions, mask_of  # imports gymnasium, an extra
+
+    (group,), explorer, own = environment.spec.groups, Explorer(environment.spec, 1), actions(env.action_space)
+
+    def choose(info: object) -> object:
+        mask = mask_of(info, group.masked_actions)[None, None] if group.masked else None
+        chosen = own.convert(explorer.choose({group.name: mask})[group.name][0])
+        return int(chosen[0]) if own.integers else chosen[0]
+
+    return choose
 
 
 def _returned(title: str, reward: object, terminated: object, truncated: object) -> Iterator[tuple[str, Problem]]:
@@ -182,6 +196,8 @@ def _rollouts(simulator: Simulator, make: Make) -> Iterator[Finding]:
     spec = simulator.spec
     met = gather(SimulatorRolls(simulator, Explorer(spec, ENVIRONMENTS)), spec, steps=STEPS, seconds=SECONDS)
     yield from judge_experience(met, None)
+    if met.fault is not None:
+        return  # which ends every rollout
     problems = [*determinism(make, spec, of_kernels=False), *seeds(make, spec)]
     yield from judge("determinism", problems, "the same seed gives the same bits, in rollouts of other lengths, too")
     speed = steps_per_second(SimulatorRolls(simulator, Explorer(spec, ENVIRONMENTS)).roll, ENVIRONMENTS * HORIZON)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from warprun.config.external import External, check_arguments, first_argument
 from warprun.errors import ContractError, UserError, shown
 from warprun.simulation.batch import MASK, BatchClass
-from warprun.simulation.external.recipe import Closes, told, unpaired
+from warprun.simulation.external.recipe import METHODS_OF_STATE, Closes, told, unpaired
 from warprun.simulation.simulator import Simulator
 from warprun.spec import Box, GroupSpec, Space, Spec
 
@@ -165,8 +165,10 @@ def _known_as(
     limit = getattr(known, "time_limit", None) if limit is None else limit
     if isinstance(limit, property):
         raise ContractError(f"time_limit of {made.__name__} is known only of a batch, and {SPACES} is asked of the class: write a number")
-    resumes = {"get_state", "set_state"} <= set(dir(known)) or "state" in dir(known)
-    note = "" if resumes else unpaired(known if isinstance(known, type) else type(known))
+    has_state = "state" in dir(known)
+    resumes = has_state or set(METHODS_OF_STATE) <= set(dir(known))
+    of = known if isinstance(known, type) else type(known)
+    note = unpaired(of, "its attribute `state` is saved in place of it") if has_state else unpaired(of)
     return BatchedEnvironment(title, made, arguments, Spec((group,), limit, early_truncation=True), shape, resumes, note)
 
 

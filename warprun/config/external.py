@@ -144,8 +144,8 @@ def _check_parallel(made: object, chosen: External, name: str) -> None:
 
 
 def _examined(what: str, title: str, recipe: Recipe, limit: int | None, chosen: External) -> ExternalEnvironment:
+    from warprun.simulation.external.examination import examine
     from warprun.simulation.external.mpi import examine_together
-    from warprun.simulation.external.spaces import examine
 
     look = partial(examine, title, recipe, limit, timeout_s=chosen.timeout_s, masks=chosen.mask, channels=chosen.channels)
     try:

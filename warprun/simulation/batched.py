@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from warprun.errors import TrainingFailed, UserError, shown
-from warprun.simulation.batch import MASK, Array, Batch, BatchClass, Tree
-from warprun.simulation.conversions import converter, flattened, giver, tensor_of
+from warprun.simulation import batch_state
+from warprun.simulation.batch import MASK, Array, Batch, BatchClass
+from warprun.simulation.conversions import converter, giver, tensor_of
 from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import Closes, is_silent, method_place, told
@@ -178,7 +179,8 @@ class BatchedSimulator:
                 row, env, component = places[0].tolist()
                 step = self.steps - rows + row + (field in FIELDS[:3])  # observations and masks of row 0 are those before the rollout
                 value = float(numbers[order].flatten(2)[row, env, component]) if order < len(numbers) else 0.0
-                fault = Fault(env, step, self._name, field, 0, component, value, self.environment.title, replaceable=False)
+                at = method_place(type(self._batch), MASK if field == "mask" else "step" if step else "reset")
+                fault = Fault(env, step, self._name, field, 0, component, value, self.environment.title, replaceable=False, place=at)
                 found.append((step, order, fault))
         return min(found, key=lambda each: each[:2])[2] if found else None
 
@@ -198,7 +200,7 @@ class BatchedSimulator:
         if self.environment.resumes:
             self._carry_over()
             if self._known == self.steps:
-                self._leaves = self._save()
+                self._leaves = self._told()
             state |= {"clock": self._clock, "returns": self._returns, "obs": self._obs[0]}
             state |= {f"state/{n}": leaf for n, leaf in enumerate(self._leaves)}
             if self._group.mask is not None:
@@ -319,10 +321,14 @@ class BatchedSimulator:
         except (Exception, SystemExit) as error:
             is_call = method in SIGNATURES and isinstance(error, TypeError) and is_silent(error)  # the call itself fails
             place, wanted = (method_place(type(self._batch), method), f"; write {method}({SIGNATURES[method]})") if is_call else ("", "")
-            raise self._wrong(method, f"failed: {place}{told(error)}{wanted}") from error
+            raise self._failed(f"{method} failed: {place}{told(error)}{wanted}") from error
 
     def _wrong(self, method: str, problem: str) -> TrainingFailed:
-        return TrainingFailed(f"{self.environment.title} at step {self.steps + self._stepping:,}: {method} {problem}")
+        """Return the error for what a method did, or the state is, with the place of the method in the code of the user."""
+        return self._failed(f"{method_place(type(self._batch), method)}{method} {problem}")
+
+    def _failed(self, problem: str) -> TrainingFailed:
+        return TrainingFailed(f"{self.environment.title} at step {self.steps + self._stepping:,}: {problem}")
 
     # The state of the batch ------------------------------------------------------------------------------------------------------
 
@@ -342,36 +348,19 @@ class BatchedSimulator:
                 seen[0].copy_(seen[self._row])
             self._row = 0
 
-    def _tree(self) -> tuple[list[Array], Callable[[list[Array]], Tree]]:
-        """Return the arrays and numbers of the state of the batch, and a function that makes such a state of others."""
-        batch = self._batch
-        state = batch.get_state() if "get_state" in dir(batch) else batch.state
-        return flattened(state)
-
-    def _save(self) -> list[torch.Tensor]:
-        """Return copies of the arrays and numbers of the state; those of the time before, if they fit, written anew."""
-        with self._calling("get_state"):
-            made = [torch.as_tensor(leaf) if isinstance(leaf, bool | int | float) else tensor_of(leaf) for leaf in self._tree()[0]]
-        if not self._leaves:
-            return [leaf.clone() for leaf in made]
-        if [(leaf.shape, leaf.dtype) for leaf in made] != [(leaf.shape, leaf.dtype) for leaf in self._leaves]:
-            raise self._wrong("get_state", "returned arrays of other shapes or dtypes than before")
-        for leaf, own in zip(made, self._leaves, strict=True):
-            own.copy_(leaf)
-        return self._leaves
-
-    def _like(self, now: Array | float, saved: torch.Tensor) -> Array | float:
-        """Return a saved part of the state as the batch has it: an array or a number."""
-        return saved.item() if isinstance(now, bool | int | float) else self._given(saved.clone())
+    def _told(self, after: str = "step") -> list[torch.Tensor]:
+        """Return copies of the arrays and numbers of the state, of the same shapes and dtypes as before the method `after`."""
+        with self._calling(batch_state.source_of(self._batch)):
+            state = batch_state.told_by(self._batch)
+            made = batch_state.leaves_of(state)
+        if self._leaves and batch_state.form_of(made) != batch_state.form_of(self._leaves):
+            changed = batch_state.changed_form(batch_state.source_of(self._batch), state, self._leaves, made)
+            raise self._failed(method_place(type(self._batch), after) + changed)
+        return [leaf.clone() for leaf in made]
 
     def _load(self, saved: list[torch.Tensor]) -> None:
         with self._calling("set_state"):
-            leaves, rebuilt = self._tree()
-            state = rebuilt([self._like(*pair) for pair in zip(leaves, saved, strict=True)])
-            if "set_state" in dir(self._batch):
-                self._batch.set_state(state)
-            else:
-                self._batch.state = state
+            batch_state.give(self._batch, saved, self._given)
 
     def _tried(self, spare: torch.Tensor) -> list[torch.Tensor]:
         """Return what a step gives, and the masks after it if there are any; `spare` [N, F] is for observations."""
@@ -383,17 +372,28 @@ class BatchedSimulator:
 
     def _try(self) -> None:
         """Take a step; of a batch that tells its state, twice, and see that the step depends on the state alone."""
-        self._leaves = self._save() if self.environment.resumes else []
+        self._leaves = self._told() if self.environment.resumes else []
         spare = torch.empty_like(self._obs[0])
         first = [part.clone() for part in self._tried(spare)]
         if self._image and any(bool(((seen < -CLOSE) | (seen > 1.0 + CLOSE)).any()) for seen in (self._obs[0], first[0])):
             raise self._wrong("step", "returned images with real numbers that are not from 0 to 1; return uint8 for 0 to 255")
         if self.environment.resumes:
+            self._told()
             self._stepping = False
             self._load(self._leaves)
             again = self._tried(spare)
             pairs = zip(first, again, strict=True)
             if not all(torch.allclose(a.double(), b.double(), CLOSE, CLOSE, equal_nan=True) for a, b in pairs):
-                lacking = "get_state returns not" if "get_state" in dir(self._batch) else "its attribute `state` is not"
+                lacking = "get_state returns not" if batch_state.has_methods(self._batch) else "its attribute `state` is not"
                 raise self._wrong("step", f"gave other results after its state was set back: {lacking} all it depends on")
+            self._try_reset()
         self._stepping = False
+
+    def _try_reset(self) -> None:
+        """Reset every second environment, and see that the state of the others stays."""
+        before = self._told()
+        mask = self._everyone % 2 == 0
+        self._fresh(mask)
+        changed = batch_state.changed_rows(self._batch, before, self._told("reset"), mask)
+        if changed:
+            raise self._wrong("reset", f"changed {changed}, where `mask` is false: begin an episode only where it is true")

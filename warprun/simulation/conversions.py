@@ -82,3 +82,14 @@ def flattened(state: Tree) -> tuple[list[Array], Callable[[list[Array]], Tree]]:
 
     leaves, spec = pytree.tree_flatten(state)
     return leaves, lambda others: pytree.tree_unflatten(others, spec)
+
+
+def paths(state: Tree) -> list[str]:
+    """Return how each array and number of a state is written behind it, such as "['speed']"; empty for an array alone."""
+    if "jax" in sys.modules:
+        from jax import tree_util
+
+        return [tree_util.keystr(path) for path, _ in tree_util.tree_flatten_with_path(state)[0]]
+    from torch.utils import _pytree as pytree
+
+    return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(state)[0]]

@@ -32,6 +32,8 @@ class Fault:
     """Id or class of an environment that has one."""
     replaceable: bool = True
     """Whether `env.on_nan=reset` would reset such an environment."""
+    place: str = ""
+    """"FILE:LINE in step: " of the code of the user that gave it; empty if that is not known."""
 
     def __str__(self) -> str:
         said = {
@@ -44,7 +46,8 @@ class Fault:
         if self.field != "reward":
             place += f", component {self.component}"
         title = f" of {self.of}" if self.of else ""
-        return f"environment {self.environment}{title} {what} at step {self.step:,} ({place})"
+        code = "" if self.field == "action" else self.place
+        return f"{code}environment {self.environment}{title} {what} at step {self.step:,} ({place})"
 
 
 def code_of(group: int, field: str) -> int:

@@ -43,6 +43,7 @@ class Misbehaving(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
+        self.taken = self.taken if seed is None else 0
         if self.fault == "reset" and self.guilty:
             raise RuntimeError("cannot begin")
         return self._obs(), self._info()

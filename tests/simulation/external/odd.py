@@ -93,5 +93,53 @@ class CannotClose(Plain):
         raise RuntimeError("was never open")
 
 
+class Masked(Plain):
+    """Its mask forbids every action from step `empty` on; a forbidden action raises."""
+
+    empty = 3
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.taken = 0
+        return np.zeros(1, np.float32), {"action_mask": self._mask()}
+
+    def step(self, action: Any) -> Any:
+        assert self._mask()[action], "a forbidden action"
+        self.taken += 1
+        return np.zeros(1, np.float32), 1.0, False, False, {"action_mask": self._mask()}
+
+    def _mask(self) -> Any:
+        return np.array([0, self.taken < self.empty])
+
+
+class MaskedAtOnce(Masked):
+    empty = 0
+
+
+class Sound(Masked):
+    empty = 10**9
+
+
+class FourValues(Plain):
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 1.0, True, {}
+
+
+class NoSeed(Plain):
+    def reset(self) -> Any:  # type: ignore[override]
+        return np.zeros(1, np.float32), {}
+
+
+class NoInfo(Plain):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(1, np.float32)
+
+
+class InLibrary(Plain):
+    """A library raises what its step does wrong."""
+
+    def step(self, action: Any) -> Any:
+        np.random.default_rng("seed")  # type: ignore[arg-type]
+
+
 def make(kind: str, **arguments: Any) -> Any:
     return SavingWrapper(Plain()) if kind == "wrapped" else globals()[kind](**arguments)

@@ -16,10 +16,10 @@ from tests.simulation.external import odd, vectors
 from tests.simulation.external.simulators import act, environment, simulator
 from warprun.cli import main as cli
 from warprun.errors import UserError
+from warprun.simulation.external.examination import examine
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
 from warprun.simulation.external.slice import SharedArrays, layout
 from warprun.simulation.external.sources import EnvironmentFailed, Outcome, Singles
-from warprun.simulation.external.spaces import examine
 from warprun.simulation.external.workers import RESET, STEP, Job, Workers
 
 

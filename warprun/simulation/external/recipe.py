@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
+LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
+"""Folders of the modules of Python and of libraries."""
 
 
 class Stepped(Protocol):
@@ -74,6 +77,8 @@ class ExternalEnvironment:
     """dtype and shape of what `get_state` returns; None without `get_state` and `set_state`."""
     note: str = ""
     """What `unpaired` says of it."""
+    places: tuple[str, str] = ("", "")
+    """What `method_place` says of its reset and its step."""
 
     @property
     def resumes(self) -> bool:
@@ -97,19 +102,27 @@ class SavesState(Protocol):
         """Continue from a result of `get_state`."""
 
 
-def unpaired(made: type) -> str:
-    """Return what it means that a class of the user has only one of `get_state` and `set_state`; empty if this is not so."""
-    names = ("get_state", "set_state")
+METHODS_OF_STATE = ("get_state", "set_state")
+
+
+def unpaired(made: type, effect: str = "a resumed run begins new episodes") -> str:
+    """Return what it means that a class of the user has only one of `get_state` and `set_state`, `effect`; empty if this is not so."""
+    names = METHODS_OF_STATE
     missing = [name for name in names if not hasattr(made, name)]
     place = method_place(made, names[names[0] in missing]) if len(missing) == 1 else ""
-    return place and f"{place}{made.__name__} has no {missing[0]}, so a resumed run begins new episodes"
+    return place and f"{place}{made.__name__} has no {missing[0]}, so {effect}"
 
 
 def method_place(made: type, name: str) -> str:
     """Return "FILE:LINE in NAME: " of a method of a class of the user; empty if it has none, or it is a method of a library."""
     code = getattr(inspect.unwrap(getattr(made, name)), "__code__", None) if name in dir(made) else None
-    is_own = code is not None and "site-packages" not in Path(code.co_filename).parts and not code.co_filename.startswith(PACKAGE)
-    return f"{code.co_filename}:{code.co_firstlineno} in {name}: " if code is not None and is_own else ""
+    return f"{code.co_filename}:{code.co_firstlineno} in {name}: " if code is not None and is_own(code.co_filename) else ""
+
+
+def is_own(file: str) -> bool:
+    """Return whether a file that code comes from is one of the user, not of this package, of a library or of Python."""
+    path = Path(file)
+    return path.is_absolute() and "site-packages" not in path.parts and not file.startswith((PACKAGE, *LIBRARIES))
 
 
 @runtime_checkable
@@ -133,6 +146,7 @@ def told(error: BaseException) -> str:
     if isinstance(error, UserError | ContractError):
         return str(error)
     frames = _frames(error)
+    frames = [frame for frame in frames if is_own(frame.filename)] or frames
     try:
         words = str(error)
     except Exception:  # __str__ of an error is code of the user

@@ -75,35 +75,44 @@ class ExternalSimulator:
         return self._steps.value
 
     def prepare(self) -> None:
-        """Compile the kernels that sample, start the processes, make the environments and reset them. Raises UserError."""
+        """Compile the kernels that sample, start the processes, make the environments, try a step, and reset. Raises UserError."""
         try:
+            self._start()
+            self._begin()
+            self._refuse_fault()
+            self._group.policy_output.zero_()  # `_start` has drawn while masks forbade everything, which leaves -inf
+            self._sampler.draw(0, self.steps, greedy=False)  # actions that the masks of the beginning allow
+            self._fetch_actions(0)
+            self._run(STEP, 0, self.steps + 1)
+            self._forget_episodes()
             self.reset()
+            self._refuse_fault()
         except TrainingFailed as error:
             raise UserError(str(error)) from None
 
     def reset(self) -> None:
         """Begin an episode in every environment, its observation in row 0, and forget faults. Raises TrainingFailed."""
         self._start()
-        self._fault = None
         self._resets.value += 1
-        seeds = (derived_seed(self._seed, "environment", self._first_env + n, self._resets.value) % SEEDS for n in range(self.n_envs))
-        self.arrays["seed"][:] = np.fromiter(seeds, np.int64)
-        self._run(RESET)
+        self._begin()
         self._row, self._known, self._anew = 0, self.steps, True
-        self._publish(None, 0)
         self.trajectory.forget()
         self._sampler.forget(torch.ones(self.n_envs, dtype=torch.bool, device=self.device.torch))
 
     def collect(self, act: Act, greedy: bool = False) -> Trajectory:
         """Take `horizon` steps with sampled actions, or the most probable ones, and return `trajectory`. Raises TrainingFailed.
 
-        It stops early if an action is not finite, which `fault` then tells.
+        It stops at the first number that is not finite and the first mask that forbids every action, which `fault` then tells: no action
+        can be chosen there.
         """
         self._continue()
         taken = self.trajectory
         taken.continues.fill_(not self._anew)
         self._anew = False
+        faults = self.arrays["fault"][:, 0]
         for row in range(taken.horizon):
+            if faults.any():
+                break
             act(taken, row)
             self._sampler.draw(row, self.steps, greedy)
             if not self._fetch_actions(row):
@@ -119,8 +128,7 @@ class ExternalSimulator:
     def episodes(self) -> Episodes:
         """Return the statistics of the episodes that ended since the last call, and reset them."""
         count, steps, returns, replaced = (self.arrays[name].sum().item() for name in COUNTED)
-        for name in COUNTED:
-            self.arrays[name][:] = 0
+        self._forget_episodes()
         share = 1.0 / count if count else float("nan")
         return Episodes(count, steps * share, {self.environment.group: returns * share}, replaced)
 
@@ -132,7 +140,8 @@ class ExternalSimulator:
             code, step, component, value = found[n].tolist()
             number = 0.0 if FIELDS[code - 1] == "mask" else (float("nan"), float("inf"), float("-inf"))[value]
             where = (n, step, self.environment.group, FIELDS[code - 1], 0, component, number)
-            self._fault = Fault(*where, self.environment.title, replaceable=not self._replaces)
+            place = self.environment.places[step > 0]
+            self._fault = Fault(*where, self.environment.title, replaceable=not self._replaces, place=place)
         return self._fault
 
     def state(self) -> State:
@@ -171,6 +180,23 @@ class ExternalSimulator:
             self._steppers = begin(self.environment, self._layout, self._shared, self.n_envs, self._workers, self._replaces)
         except EnvironmentFailed as error:
             raise self._failed(error) from None
+
+    def _begin(self) -> None:
+        """Begin an episode in every environment, with the seeds of this reset of all."""
+        self._fault = None
+        seeds = (derived_seed(self._seed, "environment", self._first_env + n, self._resets.value) % SEEDS for n in range(self.n_envs))
+        self.arrays["seed"][:] = np.fromiter(seeds, np.int64)
+        self._run(RESET)
+        self._publish(None, 0)
+
+    def _refuse_fault(self) -> None:
+        """Raise UserError for a fault of the beginning of an episode."""
+        if (fault := self.fault()) is not None:
+            raise UserError(f"{fault}; reset must begin an episode that can go on")
+
+    def _forget_episodes(self) -> None:
+        for name in COUNTED:
+            self.arrays[name][:] = 0
 
     def _run(self, command: bytes, row: int = 0, step: int = 0) -> None:
         assert self._steppers is not None

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from gymnasium import Wrapper
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from warprun.errors import shown
 from warprun.simulation.external import mpi
-from warprun.simulation.external.recipe import Closes, Recipe, SavesState, Stepped, is_silent, method_place, told
+from warprun.simulation.external.examination import place_within
+from warprun.simulation.external.recipe import Closes, Recipe, SavesState, Stepped, is_silent, told
 from warprun.simulation.external.spaces import actions, mask_of, observations, resets_in_step, saver_of
 
 FAILURES = (Exception, SystemExit)
@@ -152,13 +152,7 @@ class Singles:
 
     def _method(self, name: str) -> str:
         """Return "FILE:LINE in NAME: " of a method of the user, without the wrappers of libraries; empty if there is none."""
-        env: object = self._envs[int(self._at[0]) - self._first]
-        while env is not None:
-            place = method_place(type(env), name)
-            if place:
-                return place
-            env = vars(env).get("env") if isinstance(env, Wrapper) else None
-        return ""
+        return place_within(self._envs[int(self._at[0]) - self._first], name)
 
     def _reset(self, n: int, out: Outcome, **seed: int) -> None:
         enter(self._at, self._first + n)

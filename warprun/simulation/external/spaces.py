@@ -1,27 +1,19 @@
-"""Spaces of Gymnasium as spaces of warprun, the conversion of observations and actions, and what an environment tells of itself.
-
-No numba, no torch.
-"""
+"""Spaces of Gymnasium as spaces of warprun, and the conversion of observations and actions. No numba, no torch."""
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium import Env, Wrapper, spaces
+from gymnasium import Wrapper, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import iterate
-from gymnasium.wrappers import TimeLimit
 
 from warprun.errors import ContractError, shown
-from warprun.simulation.external import mpi
-from warprun.simulation.external.recipe import Closes, ExternalEnvironment, Recipe, SavesState, unpaired
+from warprun.simulation.external.recipe import SavesState
 from warprun.simulation.units import in_environment_units, to_bounds
 from warprun.spec import (
     BYTE,
@@ -29,11 +21,9 @@ from warprun.spec import (
     Discrete,
     Field,
     FieldKind,
-    GroupSpec,
     MultiDiscrete,
     Part,
     Space,
-    Spec,
 )
 
 float32 = np.float32
@@ -42,9 +32,6 @@ NEXT_STEP = (
     "resets an environment in the step after its episode has ended (AutoresetMode.NEXT_STEP) and ignores the action of this step, which an"
     " agent must not learn from; use env.vector=false, or a mode SAME_STEP or DISABLED"
 )
-GROUP = "agent"
-"""Name of the only group."""
-MEMBERS = ("observation_space", "action_space", "reset", "step")
 
 
 @dataclass(frozen=True)
@@ -242,7 +229,8 @@ def _check_parts(space: spaces.Space, given: Any, name: str = "") -> None:
         if array.dtype != space.dtype and field_of(space, 0, None) and _kind(space) != "real":
             raise ValueError(f"{what} has the dtype {array.dtype}, and the observation space {space.dtype}")
         if name and (array.shape != space.shape or array.dtype.kind not in "biuf"):
-            raise ValueError(f"{what} must be numbers of the shape {space.shape}, as in its space; it is {shown(given)}")
+            found = f"has the shape {array.shape}" if array.shape != space.shape else f"is {shown(given)}"
+            raise ValueError(f"{what} must be numbers of the shape {space.shape}, as in its space; it {found}")
         return
     if isinstance(space, spaces.Discrete):
         inside = space.contains(given)
@@ -274,7 +262,7 @@ def _named(space: object) -> str:
     return " ".join(str(space).split()) if isinstance(space, spaces.Space) and len(str(space)) < 200 else shown(space)
 
 
-# What an environment tells of itself ------------------------------------------------------------------------------------------
+# What steps and wrappers tell ------------------------------------------------------------------------------------------------
 
 
 def resets_in_step(env: VectorEnv) -> bool:
@@ -307,93 +295,3 @@ def saver_of(env: object) -> SavesState | None:
             return None
         env = env.env
     return env
-
-
-def _limit_of(env: object) -> int | None:
-    """Return the time limit that an environment is registered with, or that one of its wrappers sets; None if there is none."""
-    if isinstance(env, Env) and env.spec is not None and env.spec.max_episode_steps is not None:
-        return env.spec.max_episode_steps
-    if isinstance(env, TimeLimit):
-        return env._max_episode_steps
-    return _limit_of(env.env) if isinstance(env, Wrapper) else None
-
-
-def _unpaired(env: object) -> str:
-    """Return what `unpaired` says of an environment, or of those that it wraps."""
-    return unpaired(type(env)) or (_unpaired(env.env) if isinstance(env, Wrapper) else "")
-
-
-def examine(
-    title: str, recipe: Recipe, time_limit: int | None, *, timeout_s: float, masks: bool, channels: str | None = None
-) -> ExternalEnvironment:
-    """Make an environment, reset it, and return what a run has to know of it.
-
-    `time_limit` None: that of the environment, if it tells one. `masks`: use `action_mask` in the info of a reset. `channels`: see
-    `field_of`. Raises ContractError, UserError, and what the environment raises.
-    """
-    key = json.dumps([title, asdict(recipe), time_limit, timeout_s, masks, channels])
-    if key not in _known:
-        look = _examine_vector if recipe.vector else _examine_single
-        with redirect_stdout(sys.stderr):  # a print must not stand in the output of a command
-            _known[key] = look(title, recipe, time_limit, timeout_s, masks, channels)
-    return _known[key]
-
-
-_known: dict[str, ExternalEnvironment] = {}
-"""Environments that this process knows: a run asks several times, and to make an environment can take seconds."""
-
-
-def _examine_single(
-    title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool, channels: str | None
-) -> ExternalEnvironment:
-    env = mpi.make(recipe)
-    try:
-        missing = [name for name in MEMBERS if name not in dir(env)]
-        if missing:
-            raise ContractError(f"{title} has no {', '.join(missing)}; an environment has {', '.join(MEMBERS)}")
-        time_limit = _limit_of(env) if time_limit is None else time_limit
-        returned = env.reset(seed=0)
-        if not isinstance(returned, tuple) or len(returned) != 2:
-            raise ContractError(f"reset of {title} must return (observation, info); it returned {shown(returned)}")
-        spec = _spec(env.observation_space, env.action_space, returned[1] if masks else {}, time_limit, channels)
-        state = None
-        saver = saver_of(env)
-        if saver is not None:
-            saved = np.asarray(saver.get_state())
-            if saved.dtype.kind not in "biuf" or not saved.size:
-                raise ContractError(f"get_state of {title} must return an array of numbers, not {shown(saved)}")
-            state = (saved.dtype.str, saved.shape or (1,))
-        return ExternalEnvironment(title, recipe, spec, timeout_s, state, "" if saver else _unpaired(env))
-    finally:
-        if isinstance(env, Closes):
-            with suppress(Exception):  # it would hide an error before
-                env.close()
-
-
-def _examine_vector(
-    title: str, recipe: Recipe, time_limit: int | None, timeout_s: float, masks: bool, channels: str | None
-) -> ExternalEnvironment:
-    env = mpi.make(recipe, num_envs=1)
-    try:
-        resets_in_step(env)
-        _, info = env.reset(seed=0)
-        one = {"action_mask": info["action_mask"][0]} if masks and "action_mask" in info else {}
-        if time_limit is None and env.spec is not None:
-            time_limit = env.spec.max_episode_steps
-        spec = _spec(env.single_observation_space, env.single_action_space, one, time_limit, channels)
-        return ExternalEnvironment(title, recipe, spec, timeout_s, None)
-    finally:
-        with suppress(Exception):
-            env.close()
-
-
-def _spec(observation_space: spaces.Space, action_space: spaces.Space, info: object, time_limit: int | None, channels: str | None) -> Spec:
-    action = actions(action_space).space
-    masked = isinstance(info, dict) and "action_mask" in info
-    if masked:
-        if isinstance(action, Box):
-            raise ContractError("info['action_mask'] is for choices, and the action space is a Box")
-        mask_of(info, action.outputs)
-    seen = observations(observation_space, channels)
-    group = GroupSpec(GROUP, 1, Box(seen.size, *bounds_of(observation_space), seen.fields), action, masked, given=seen.given)
-    return Spec((group,), time_limit, early_truncation=True)
