@@ -27,6 +27,9 @@ OF_EPISODES = ("clock", "episode_return", "state")
 SEEDS = 2**31
 """Seeds of environments are below: many libraries take 32 bits."""
 
+_tried: set[str] = set()
+"""Environments that this process has stepped before a run, by their recipe."""
+
 
 class ExternalSimulator:
     """Steps `n_envs` environments in `workers` processes, 0: in this process, which begin with the first reset.
@@ -75,16 +78,15 @@ class ExternalSimulator:
         return self._steps.value
 
     def prepare(self) -> None:
-        """Compile the kernels that sample, start the processes, make the environments, try a step, and reset. Raises UserError."""
+        """Compile the kernels that sample, start the processes, make the environments, and reset. Raises UserError.
+
+        The first simulator of an environment in a process tries a step before: a reset may take minutes.
+        """
         try:
             self._start()
-            self._begin()
-            self._refuse_fault()
-            self._group.policy_output.zero_()  # `_start` has drawn while masks forbade everything, which leaves -inf
-            self._sampler.draw(0, self.steps, greedy=False)  # actions that the masks of the beginning allow
-            self._fetch_actions(0)
-            self._run(STEP, 0, self.steps + 1)
-            self._forget_episodes()
+            if (key := repr(self.environment.recipe)) not in _tried:
+                self._try_step()
+                _tried.add(key)
             self.reset()
             self._refuse_fault()
         except TrainingFailed as error:
@@ -188,6 +190,15 @@ class ExternalSimulator:
         self.arrays["seed"][:] = np.fromiter(seeds, np.int64)
         self._run(RESET)
         self._publish(None, 0)
+
+    def _try_step(self) -> None:
+        self._begin()
+        self._refuse_fault()
+        self._group.policy_output.zero_()  # `_start` has drawn while masks forbade everything, which leaves -inf
+        self._sampler.draw(0, self.steps, greedy=False)  # actions that the masks of the beginning allow
+        self._fetch_actions(0)
+        self._run(STEP, 0, self.steps + 1)
+        self._forget_episodes()
 
     def _refuse_fault(self) -> None:
         """Raise UserError for a fault of the beginning of an episode."""
