@@ -240,7 +240,8 @@ def tune(arguments: Sequence[str]) -> int:
     Raises UserError.
     """
     for key in (argument.partition("=")[0] for argument in arguments):
-        if key not in (*SHORT, *Config.__dataclass_fields__, *LaunchConfig.__dataclass_fields__) and similar(key, SHORT):
+        known = "." in key or key in (*SHORT, *Config.__dataclass_fields__, *LaunchConfig.__dataclass_fields__)
+        if not known and similar(key, SHORT):
             raise UserError(f"unknown key {shown(key)}{nearest(key, SHORT)}")
     overrides = [f"tune.{argument}" if argument.partition("=")[0] in SHORT else argument for argument in arguments]
     launch, given = taken_launch(overrides)
