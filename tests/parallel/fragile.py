@@ -1,4 +1,7 @@
-"""An environment whose steps fail in the actor of rank 2: it raises, hangs or dies, as `how` says."""
+"""An environment whose steps fail in the actor of rank 2: it raises, hangs or dies, as `how` says.
+
+Its steps are counted over resets, with the one that is tried before a run.
+"""
 
 import os
 import signal

@@ -168,7 +168,7 @@ def test_the_run_goes_on_without_an_actor(how: str, more: list[str], said: str, 
     given = [*SETTINGS, *more, f"env.kwargs.how={how}", "total_steps=240", "concurrency.tolerate_actors=1", f"run_dir={tmp_path / 'run'}"]
     done = start(4, *given, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert "the run goes on without rank 2 (actor 1): fragile: environment 1 failed at step 21" in done.stdout
+    assert "the run goes on without rank 2 (actor 1): fragile: environment 1 failed at step 20" in done.stdout
     assert said in done.stdout
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["env_steps"] == 240  # others make the rollouts that it does not
@@ -180,7 +180,7 @@ def test_the_run_goes_on_without_an_actor(how: str, more: list[str], said: str, 
 def test_more_than_are_tolerated_end_the_run(tmp_path: Path) -> None:
     done = start(4, *SETTINGS, "total_steps=1e6", f"run_dir={tmp_path / 'run'}", cwd=ROOT)
     assert done.returncode != 0
-    assert "warprun: error: rank 2 (actor 1): fragile: environment 1 failed at step 21" in done.stderr
+    assert "warprun: error: rank 2 (actor 1): fragile: environment 1 failed at step 20" in done.stderr
 
 
 @pytest.mark.by_default(1)
