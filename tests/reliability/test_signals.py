@@ -77,7 +77,7 @@ def attack(whole: tuple[dict[str, object], float], folder: Path, name: str, roun
             late += 1
             continue
         times.append(time.monotonic() - began)
-        said = [line for line in log.read_text().splitlines() if "error" in line or "Traceback" in line]
+        said = [line for line in log.read_text().splitlines() if "error: " in line or "Traceback" in line]
         assert code == CODES[name], log.read_text()
         assert len(said) == 1 and "interrupted" in said[0], log.read_text()
         assert wait(begin(arguments, log)) == 0, log.read_text()

@@ -126,6 +126,7 @@ def test_of_many_settings_the_best_are_shown_and_all_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")  # a narrow table breaks names
     for n in range(40):
         curve = [20.0, 500.0, 500.0] if n == 7 else [20.0, 30.0, 500.0] if n > 34 else [20.0, 30.0, 100.0 + n]
         made(Path("runs", f"{n:02}"), curve, settings={"agent.clip": round(0.01 * (n + 1), 2)})

@@ -203,8 +203,10 @@ def test_of_noise_nothing_is_called_better_than_it_was() -> None:
 
 
 def test_a_return_at_the_bar_that_is_not_sure_is_not_called_below_it() -> None:
-    of = course({"": [400.0, 450.0, 476.0]}, {"": LEVEL}, bar=475.0)
+    of = course({"": [400.0, 450.0, 476.0]}, {"": LEVEL}, bar=475.0, error=1.0)
     assert summarize(of)["solved"] == "no: env.solved_at=475, less than two standard errors below the return"
+    of = course({"": [400.0, 450.0, 500.0]}, {"": LEVEL}, bar=475.0, error=1.0)  # as of a run that is interrupted
+    assert summarize(of)["solved"] == "no: env.solved_at=475, which a final evaluation has to confirm"
     assert notes(of) == []
 
 
@@ -213,7 +215,7 @@ def test_a_return_at_the_bar_that_is_not_sure_is_not_called_below_it() -> None:
     [
         (480.0, 475.0, "no: env.solved_at=475 (the last policy; the best checkpoint has 480.00 ± 0.10)"),
         (470.0, 475.0, "no: env.solved_at=475"),
-        (480.0, -100.0, "no: env.solved_at=-100, less than two standard errors below the return"),
+        (480.0, -100.0, "no: env.solved_at=-100, which a final evaluation has to confirm"),
     ],
 )
 def test_a_best_checkpoint_at_the_bar_is_named_where_the_last_policy_is_below_it(best: float, bar: float, said: str) -> None:

@@ -78,8 +78,8 @@ def summarize(course: Course) -> dict[str, float | str]:
     metrics, solved_at = course.metrics, course.config.env.solved_at
     lines: dict[str, float | str] = {}
     if solved_at is not None and f"eval/{course.returns}" in metrics:
-        doubt = ", less than two standard errors below the return" if course.reaches_bar and not course.solved else ""
-        lines["solved"] = f"{'yes' if course.solved else 'no'}: env.solved_at={solved_at:g}{doubt}{_reached_before(course)}"
+        answer = "yes" if course.solved else "no"
+        lines["solved"] = f"{answer}: env.solved_at={solved_at:g}{_doubt(course, solved_at)}{_reached_before(course)}"
     for tag in (t for t in metrics if t.startswith("eval/") and t.endswith("return") and t != "eval/best_return"):
         lines[tag] = f"{measured(metrics[tag], metrics.get(f'{tag}_stderr'))} ({metrics['eval/episodes']:,.0f} fresh episodes)"
     if "eval/best_return" in metrics:
@@ -92,6 +92,16 @@ def summarize(course: Course) -> dict[str, float | str]:
         lines[SPEED] = speed
     notes = [*_on_evaluations(course), *notes_on_learning(course), *_on_best(course)]
     return lines | {("note" if n == 0 else f"note {n + 1}"): note for n, note in enumerate(notes)}
+
+
+def _doubt(course: Course, solved_at: float) -> str:
+    """Return why a run whose last evaluation reached the bar is not solved; empty if it did not, or is."""
+    if course.solved or not course.reaches_bar:
+        return ""
+    tag = f"eval/{course.returns}"
+    if course.metrics[tag] - 2.0 * course.metrics.get(f"{tag}_stderr", math.inf) < solved_at:
+        return ", less than two standard errors below the return"
+    return ", which a final evaluation has to confirm"
 
 
 def notes_on_learning(course: Course) -> list[str]:
