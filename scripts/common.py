@@ -172,18 +172,8 @@ def children_cpu_s() -> float:
 class Training:
     """The simulator and the agent of a run, compiled, without records and evaluations."""
 
-    def __init__(self, *overrides: str) -> None:
-        """Build them from the settings of a run."""
-        self._build(compose(overrides))
-
-    @classmethod
-    def of(cls, config: Config) -> Training:
+    def __init__(self, config: Config) -> None:
         """Build them from a config."""
-        training = cls.__new__(cls)
-        training._build(config)
-        return training
-
-    def _build(self, config: Config) -> None:
         self.config = config
         self.setup = set_up(self.config)
         self.agent = make_agent(self.setup)
@@ -206,3 +196,8 @@ class Training:
         """Train for at least so many environment steps."""
         for _ in range(-(-steps // self.steps)):
             self.iterate()
+
+
+def training_of(*overrides: str) -> Training:
+    """Return the simulator and the agent of a run with these settings."""
+    return Training(compose(overrides))

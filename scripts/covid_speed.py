@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from common import ROOT, Training, rate
+from common import ROOT, rate, training_of
 
 from warprun.config.compose import compose
 from warprun.runs.build import make_engine, set_up
@@ -70,7 +70,7 @@ def training(n_envs: int, seconds: float) -> float:
     torch.set_num_threads(1)  # as in a run: kernels have their own threads, and torch's would compete with them
     # A rollout of 1,000 environments and 90 days would take 2 GB and a minute.
     given = ("concurrency.threads=2", "agent.epochs=1", f"agent.horizon={90 if n_envs <= 60 else 18}")
-    return warm(Training("env=covid", "device=cpu", f"n_envs={n_envs}", *given).iterate, seconds)
+    return warm(training_of("env=covid", "device=cpu", f"n_envs={n_envs}", *given).iterate, seconds)
 
 
 def speeds() -> dict[str, float]:

@@ -28,7 +28,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from common import Training
+from common import Training, training_of
 from torch.profiler import ProfilerActivity, profile
 
 from warprun.config.compose import compose
@@ -79,7 +79,7 @@ def curves(config: Config) -> Row:
     steps: list[int | None] = []
     seconds: list[float | None] = []
     for seed in range(SEEDS):
-        run = Training.of(replace(config, seed=seed))
+        run = Training(replace(config, seed=seed))
         times: list[float] = []
         due, reached = 1.0, False
         with closing(Evaluator(run.setup, run.agent, 100, 1000 + seed)) as evaluator:
@@ -100,18 +100,18 @@ def curves(config: Config) -> Row:
 
 def profiled(config: Config) -> Row:
     """Return the kernels of an iteration with the most time, in µs, and the memory; on CPU the operations of torch."""
-    training = Training.of(config)
-    cuda = training.setup.device.kind == "cuda"
+    run = Training(config)
+    cuda = run.setup.device.kind == "cuda"
 
     def iterate() -> float:
         began = time.perf_counter()
         for _ in range(ITERATIONS):
-            training.iterate()
+            run.iterate()
         if cuda:
             torch.cuda.synchronize()
         return (time.perf_counter() - began) / ITERATIONS
 
-    training.take(WARM_UP * training.steps)
+    run.take(WARM_UP * run.steps)
     alone = iterate()
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as seen:
         iterate()
@@ -122,8 +122,8 @@ def profiled(config: Config) -> Row:
         if spent > 0
     ]
     memory = {"bytes": torch.cuda.max_memory_allocated()} if cuda else {}
-    told = {"steps": training.steps, "us": round(1e6 * alone, 1), "training_steps_per_s": training.steps / alone}
-    return told | memory | {"plan": str(training.setup.plan), "kernels": kernels[:SHOWN]}
+    told = {"steps": run.steps, "us": round(1e6 * alone, 1), "training_steps_per_s": run.steps / alone}
+    return told | memory | {"plan": str(run.setup.plan), "kernels": kernels[:SHOWN]}
 
 
 def short(name: str) -> str:
@@ -160,8 +160,8 @@ def main(what: str, until: str, given: str) -> None:
     works: Works = json.loads(given)
     if what == "iterate":
         ((overrides, (n_envs,)),) = works.values()
-        training = Training(*overrides.split(), f"n_envs={n_envs}", "engine.capture=false")
-        training.take(WARM_UP * training.steps)
+        run = training_of(*overrides.split(), f"n_envs={n_envs}", "engine.capture=false")
+        run.take(WARM_UP * run.steps)
         return
     finds = {"compile": compiled, "bench": measured, "profile": profiled, "curves": curves}
     for row in in_time(float(until), works, finds[what]):

@@ -39,7 +39,7 @@ import scale
 from bench import peer_tables
 from campaign import Parts, Values, measure
 from claims_warpsci import times_to_bar
-from common import DOCS, ROOT, Training, figure, replaced, settings
+from common import DOCS, ROOT, figure, replaced, settings, training_of
 from evidence import Raw, quiet
 from exarl import runs as ranks
 from result_tables import TABLES
@@ -76,8 +76,8 @@ def learning_curve(env: str, n_envs: int, seed: int, seconds: float = 4.0, point
     The clock counts rollouts and updates only, so evaluations cost nothing. A training before it loads all kernels.
     """
     given = (f"experiment=warpsci_{env}", f"n_envs={n_envs}", "device=cpu")
-    Training(*given).take(3 * 16 * n_envs)
-    run = Training(*given, f"seed={seed}")
+    training_of(*given).take(3 * 16 * n_envs)
+    run = training_of(*given, f"seed={seed}")
     due = [0.005 * (seconds / 0.005) ** (i / (points - 1)) for i in range(points)]
     spent, steps, curve = 0.0, 0, []
     with closing(Evaluator(run.setup, run.agent, 100, 1000 + seed)) as evaluator:

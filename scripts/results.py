@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -42,6 +43,8 @@ def recorded(folder: Path) -> Run:
     status, about = rundir.read_status(folder), json.loads((folder / "versions.json").read_text())
     rows = read_rows(folder / JsonLines.name)
     found: Run = {"state": status["state"], "env_steps": status["env_steps"], "wall_s": round(float(str(status["wall_s"])), 2)}
+    env: Any = rundir.read_config(folder)["env"]
+    found["bar"] = env.get("solved_at")
     for name in dict.fromkeys(tag for row in rows for tag in row if tag.startswith("eval/")):
         found[f"last/{name.removeprefix('eval/')}"] = next(row[name] for row in reversed(rows) if name in row)
     found |= {name: value for name, value in rows[-1].items() if name == "actors/lag_mean"}
@@ -90,15 +93,26 @@ def keep(study: str, cases: Mapping[str, Mapping[str, Run]]) -> None:
     write_atomic(KEPT, f"{text}\n".encode())
 
 
+def refused(why: str) -> int:
+    """Say why nothing is measured; return the exit code."""
+    print(f"results: {why}", file=sys.stderr)
+    return 2
+
+
 def main() -> None:
     """Measure runs or references, keep their numbers, and write the table and the picture."""
     chosen = settings(__doc__, "study", "sweep*", choices={"study": TABLES, "checkpoints": LINES}, episodes=0, checkpoints=["last"])
     module, runs, folders = comparing(chosen.study), {}, {}
     if not chosen.sweep:
-        assert module is not None, "only studies of scripts/compare have references"
+        if not hasattr(module, "references"):
+            sys.exit(refused(f"{chosen.study} has no references: name a case and the folder of its sweep"))
         keep(chosen.study, {case: {"0": numbers} for case, numbers in module.references().items()})
     else:
+        if len(chosen.sweep) != 2:
+            sys.exit(refused("write a study, a case, such as 'E1, SAC', and the folder of a sweep"))
         case, sweep = chosen.sweep
+        if not (Path(sweep) / PLAN).is_file():
+            sys.exit(refused(f"{sweep} is no folder of a sweep"))
         folders = runs_of_sweep(Path(sweep))
         for folder, overrides in folders.items():
             found: dict[str, Any] = recorded(folder) | {"overrides": overrides}

@@ -214,7 +214,7 @@ def test_the_runs_of_a_sweep_take_the_place_of_those_that_are_kept(tmp_path, mon
     monkeypatch.setitem(results.TABLES, "comparisons", results.TABLES["comparisons"]._replace(page=page))
     about = {"cpu": "P", "cores": 2} | dict.fromkeys(("python", "warprun", "torch", "numba", "numpy"), "1")
     for seed, returns in enumerate(([100.0, 210.0], [220.0, 190.0])):
-        run = made(tmp_path / "sweep" / f"000{seed}", returns, settings={"seed": seed})
+        run = made(tmp_path / "sweep" / f"000{seed}", returns, settings={"seed": seed, "env.solved_at": 200.0})
         (run / "versions.json").write_text(json.dumps(about))
         (run / "status.json").write_text(json.dumps({"state": "finished", "env_steps": 2000, "wall_s": 2.0}))
     jobs = [{"run": f"000{seed}", "overrides": ["agent=dqn", f"seed={seed}"]} for seed in range(2)]
@@ -225,6 +225,7 @@ def test_the_runs_of_a_sweep_take_the_place_of_those_that_are_kept(tmp_path, mon
     assert kept["other"] == {} and list(kept["comparisons"]["DQN"]) == ["0", "1"]
     assert kept["comparisons"]["DQN"]["1"]["curve/eval/return"] == [[1000, 2000], [220.0, 190.0]]
     assert kept["comparisons"]["DQN"]["1"]["overrides"] == "agent=dqn seed=1"
+    assert kept["comparisons"]["DQN"]["1"]["bar"] == 200.0  # which other tables show
     assert "| DQN | 200 | 2/2 | 1,500 [1,000, 2,000] | 200.0 [190.0, 210.0] | – |" in page.read_text()
 
 

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from common import Training, rate
+from common import rate, training_of
 
 SOURCE = Path(__file__).with_name("cartpole_limit.c")
 FLAGS = ("-O2", "-march=native", "-ffast-math", "-pthread")
@@ -34,7 +34,7 @@ def warprun(units: int) -> dict[str, float]:
     """Return the same of warprun, with normalized advantages and without normalized observations and rewards."""
     network = f"agent.network.hidden=[{units},{units}]"
     plain = ("agent.normalize_obs=false", "agent.normalize_reward=false", f"concurrency.threads={THREADS}", "device=cpu")
-    run = Training("env=cartpole", "agent=a2c", "tuned=none", "agent.horizon=16", network, f"n_envs={ENVIRONMENTS}", *plain)
+    run = training_of("env=cartpole", "agent=a2c", "tuned=none", "agent.horizon=16", network, f"n_envs={ENVIRONMENTS}", *plain)
     for _ in range(20):  # machine code replaces the calls of an update after some iterations
         run.iterate()
     return {"rollout": rate(run.rollout, SECONDS) / 1e6, "training": rate(run.iterate, SECONDS) / 1e6}

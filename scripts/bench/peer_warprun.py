@@ -11,7 +11,7 @@ from peer_work import Iterate, OffPolicy, Work
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from common import Training
+from common import Training, training_of
 
 from warprun.kernels import compile as kernels
 from warprun.kernels.peak import REPEATS, SIZE, SOURCE
@@ -25,9 +25,9 @@ def prepare(work: Work | OffPolicy, variant: str, n_envs: int, threads: int) -> 
         return _product(threads), f"{SIZE} x {SIZE} by {SIZE} x {COLUMNS}"
     sizes = (f"n_envs={n_envs}", "device=cpu", f"concurrency.threads={threads}")
     if isinstance(work, OffPolicy):
-        return _off_policy(Training(*settings_off_policy(work), *sizes), n_envs)
+        return _off_policy(training_of(*settings_off_policy(work), *sizes), n_envs)
     env = ["env=gymnax", "env.id=CartPole-v1"] if variant == "gymnax" else ["env=cartpole"]
-    training = Training(*env, *settings_of(work._replace(separate=variant == "separate")), *sizes)
+    training = training_of(*env, *settings_of(work._replace(separate=variant == "separate")), *sizes)
     return (training.rollout if work.learner == "none" else training.iterate), str(training.setup.plan)
 
 

@@ -208,12 +208,10 @@ def same_returns(curves: Curves) -> tuple[str, str] | None:
     got, length = curves.of("train/return"), curves.shared("train/episode_length")
     if curves.improved or len(got) < LEAST_RECORDS or max(got) - min(got) > 1e-6 * abs(got[0]):
         return None
-    found = f"all recent training episodes returned {got[0]:.4g}: rewards do not favor any action"
+    returned = f"all recent training episodes returned {got[0]:.4g}"
     if not any(got):
-        return (
-            f"{found[: found.index(':')]}: rewards are always 0, whatever the action, or what gives another was never met",
-            curves.checked(),
-        )
+        return f"{returned}: rewards are always 0, whatever the action, or no episode met what gives another", curves.checked()
+    found = f"{returned}: rewards do not favor any action"
     if length and length[-1] == curves.limit and not any(curves.shared("eval/terminated")):
         longer = curves.changed(f"env.time_limit={4 * curves.limit:.0f}")
         return f"{found}, and all episodes were cut at the time limit, {curves.limit:,} steps", longer

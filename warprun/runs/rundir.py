@@ -279,7 +279,7 @@ def read_config(folder: Path) -> dict[str, object]:
 
 
 def _why_no_run(folder: Path) -> str:
-    """Return why a folder without config.yaml is none of a run, and what to name in its place."""
+    """Return why a folder without config.yaml is no run folder, and what to name in its place."""
     if not folder.is_dir():
         return "it does not exist"
     if LOCK in os.listdir(folder) and is_free(folder):
