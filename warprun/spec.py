@@ -311,6 +311,8 @@ def choices(space: Space) -> tuple[int, ...]:
 PolicyKind = Literal["sampled", "explored", "squashed"]
 """How actions come from what the policies of an agent give. sampled: from a distribution. explored: around the values of actions, or around
 actions within -1..1. squashed: from a normal distribution, means and then log standard deviations, whose draws tanh takes to -1..1."""
+OBS_LIMIT = 10.0
+"""Normalized observations stay within -OBS_LIMIT .. OBS_LIMIT."""
 SQUASHED_LOG_STD = (-20.0, 2.0)
 """Limits of the log standard deviations of squashed policies, those of the authors of SAC (github.com/rail-berkeley/softlearning)."""
 

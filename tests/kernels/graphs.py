@@ -136,7 +136,7 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
     environment = replace(rollouts.CASES[world], time_limit=settings["horizon"]).environment
     agent = build(name, environment, device=SIMULATOR.torch, n_envs=4, seed=2, captured=captured, **settings)
     for learner in agent.learners if case in BY_KERNELS else ():
-        learner.operations = cuda_kernels(learner, name)
+        learner.operations = cuda_kernels(learner)
     options = {"n_envs": 4, "horizon": settings["horizon"], "seed": 5, "exploration": agent.exploration}
     networks = agent.networks() if fused else None
     engine = rollouts.make(environment, world, device=SIMULATOR, networks=networks, captured=captured, **options)

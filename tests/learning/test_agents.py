@@ -69,7 +69,7 @@ def test_next_value_tells_the_ends_of_episodes_apart() -> None:
     trajectory.truncated.zero_()
     trajectory.terminated[1, 0] = trajectory.truncated[1, 1] = trajectory.truncated[5, 1] = trajectory.terminated[5, 2] = True
     learner, group = agent.learners[0], trajectory.groups["one"]
-    found = learner.operations.next_value(trajectory)
+    found = learner.reference.next_value(trajectory)
 
     def v(obs: torch.Tensor) -> torch.Tensor:
         return learner.policy.values(obs)

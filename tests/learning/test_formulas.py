@@ -1,17 +1,21 @@
 """Distributions, targets, losses and optimizers against the golden numbers."""
 
+import numpy as np
 import pytest
 import torch
 
 from tests.learning.helpers import Golden, close
-from warprun.algorithms.a2c import A2CLoss, a2c_loss
-from warprun.algorithms.ppo import PPOLoss, ppo_loss
+from tests.learning.papers import A2CLoss, PPOLoss, a2c_loss, ppo_loss
+from warprun.algorithms import a2c, ppo
+from warprun.algorithms.settings import PPOConfig
 from warprun.environment import Box, Discrete, MultiDiscrete
 from warprun.learning.batch import Spread, explained_variance, mean_and_variance, normalize_advantage
 from warprun.learning.distributions import evaluate
-from warprun.learning.operations import Steps, exarl_vtrace, gae, nstep, vtrace
+from warprun.learning.kernels.common import Row
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
-from warprun.learning.settings import OnPolicyConfig, OptimizerConfig
+from warprun.learning.settings import OptimizerConfig
+from warprun.learning.targets import TARGETS, Discount, Step, scan
+from warprun.learning.tensors import on_tensors
 
 PRECISIONS = [(torch.float64, 1e-10), (torch.float32, 1e-5)]
 
@@ -60,16 +64,27 @@ def test_masked_actions_do_not_exist(size: float) -> None:
     assert evaluate(Discrete(4), logits, mask, torch.tensor([[1]]))[0].exp() == 0
 
 
-def steps_of(g: dict[str, torch.Tensor], dtype: torch.dtype) -> Steps:
+def discount(gamma: float, gae_lambda: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0, n_step: int = 1) -> Discount:
+    return Discount(gamma, gamma * gae_lambda, rho_bar, c_bar, n_step)
+
+
+def steps_of(g: dict[str, torch.Tensor], dtype: torch.dtype) -> Step:
     """Return the golden steps, whose episodes end in both ways."""
-    return Steps(*(g[name].to(dtype) for name in ("reward", "value", "next_value")), g["terminated"], g["truncated"])
+    reward, value, next_value = (g[name].to(dtype) for name in ("reward", "value", "next_value"))
+    return steps(reward, value, next_value, g["terminated"], g["truncated"])
+
+
+def steps(reward: torch.Tensor, value: torch.Tensor, next_value: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor) -> Step:
+    ends = terminated | truncated
+    ends[-1] = True
+    return Step(reward, value, next_value.masked_fill(terminated, 0.0), ends)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 def test_gae(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
     g = golden("gae")
     for i, (gamma, gae_lambda) in enumerate(g["gamma_lambda"].tolist()):
-        advantage, returns = gae(steps_of(g, dtype), OnPolicyConfig(gamma=gamma, gae_lambda=gae_lambda))
+        advantage, returns = scan(TARGETS["gae"], steps_of(g, dtype), discount(gamma, gae_lambda))
         assert advantage.dtype == dtype
         close(advantage, g["advantage"][i], tolerance)
         close(returns, g["ret"][i], tolerance)
@@ -79,9 +94,9 @@ def test_gae(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
 def test_nstep(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
     g, n = golden("gae"), golden("nstep")
     for i, gamma in enumerate(n["gamma"].tolist()):
-        for steps in n["n"].tolist():
-            advantage, returns = nstep(steps_of(g, dtype), OnPolicyConfig(gamma=gamma, n_step=steps))
-            close(returns, n[f"ret_n{steps}_g{i}"], tolerance)
+        for rewards in n["n"].tolist():
+            advantage, returns = scan(TARGETS["nstep"], steps_of(g, dtype), discount(gamma, n_step=rewards))
+            close(returns, n[f"ret_n{rewards}_g{i}"], tolerance)
             close(advantage, returns - g["value"].to(dtype))
 
 
@@ -90,10 +105,9 @@ def test_vtrace(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
     g = golden("vtrace")
     reward, value, log_ratio = (g[name].to(dtype) for name in ("reward", "value", "log_rho"))
     next_value, terminated = torch.cat((value[1:], g["bootstrap_value"].to(dtype)[None])), g["done"].bool()
+    taken = steps(reward, value, next_value, terminated, torch.zeros_like(terminated))._replace(log_ratio=log_ratio)
     for i, (gamma, rho_bar, c_bar, trace_lambda) in enumerate(g["gamma_rhobar_cbar_lambda"].tolist()):
-        steps = Steps(reward, value, next_value, terminated, torch.zeros_like(terminated), log_ratio)
-        settings = OnPolicyConfig(gamma=gamma, gae_lambda=trace_lambda, rho_bar=rho_bar, c_bar=c_bar)
-        advantage, v = vtrace(steps, settings)
+        advantage, v = scan(TARGETS["vtrace"], taken, discount(gamma, trace_lambda, rho_bar, c_bar))
         close(v, g["vs"][i], tolerance)
         close(advantage, g["pg_advantage_pgrho_is_rhobar"][i], tolerance)
 
@@ -101,11 +115,11 @@ def test_vtrace(golden: Golden, dtype: torch.dtype, tolerance: float) -> None:
 def test_without_lag_vtrace_gives_lambda_returns(golden: Golden) -> None:
     """With episodes that are truncated, too."""
     g = golden("gae")
-    steps = steps_of(g, torch.float64)
+    taken = steps_of(g, torch.float64)
     for gamma, gae_lambda in g["gamma_lambda"].tolist():
-        settings = OnPolicyConfig(gamma=gamma, gae_lambda=gae_lambda)
-        advantage, v = vtrace(steps._replace(log_ratio=torch.zeros_like(steps.reward)), settings)
-        expected, returns = gae(steps, settings)
+        p = discount(gamma, gae_lambda)
+        advantage, v = scan(TARGETS["vtrace"], taken._replace(log_ratio=torch.zeros_like(g["reward"], dtype=torch.float64)), p)
+        expected, returns = scan(TARGETS["gae"], taken, p)
         close(v, returns, 1e-12)
         if gae_lambda == 1.0:
             close(advantage, expected, 1e-12)
@@ -120,8 +134,8 @@ def test_vtrace_of_truncated_episodes_is_the_sum_of_the_paper() -> None:
     truncated &= ~terminated
     goes_on = ~(terminated | truncated)
     next_value[:-1] = torch.where(goes_on[:-1], value[1:], next_value[:-1])
-    settings = OnPolicyConfig(gamma=gamma, gae_lambda=trace_lambda, rho_bar=rho_bar, c_bar=c_bar)
-    advantage, v = vtrace(Steps(reward, value, next_value, terminated, truncated, log_ratio), settings)
+    taken = steps(reward, value, next_value, terminated, truncated)._replace(log_ratio=log_ratio)
+    advantage, v = scan(TARGETS["vtrace"], taken, discount(gamma, trace_lambda, rho_bar, c_bar))
     for s in range(horizon):
         for n in range(40):
             total, weight, t = float(value[s, n]), 1.0, s
@@ -143,7 +157,7 @@ def test_what_exarl_calls_vtrace() -> None:
     """By hand: an episode of rewards 1, 2 and 3, values 10, 20 and 30, gamma 0.5."""
     column = torch.tensor([[1.0], [2.0], [3.0]])
     value, ends = 10.0 * column, torch.tensor([[False], [False], [True]])
-    advantage, returns = exarl_vtrace(Steps(column, value, value, ends, torch.zeros_like(ends)), OnPolicyConfig(gamma=0.5))
+    advantage, returns = scan(TARGETS["exarl_vtrace"], steps(column, value, value, ends, torch.zeros_like(ends)), discount(0.5))
     monte_carlo = torch.tensor([[2.75], [3.5], [3.0]])
     close(returns, 0.5 * (value + monte_carlo), 1e-6)
     close(advantage, monte_carlo - value + 0.5 * returns, 1e-6)
@@ -171,7 +185,7 @@ def test_a2c(golden: Golden, dtype: torch.dtype, tolerance: float, gradient_tole
     close(value.grad, g["grad_value"], gradient_tolerance)  # type: ignore[arg-type]
 
 
-def ppo(g: dict[str, torch.Tensor], dtype: torch.dtype, logits: torch.Tensor, value: torch.Tensor, plain: bool = False) -> PPOLoss:
+def golden_ppo(g: dict[str, torch.Tensor], dtype: torch.dtype, logits: torch.Tensor, value: torch.Tensor, plain: bool = False) -> PPOLoss:
     space, action = Discrete(4), g["action"][:, None]
     old_log_prob = evaluate(space, g["old_logits"].to(dtype), None, action)[0]
     pair = evaluate(space, logits, None, action)
@@ -194,7 +208,7 @@ def ppo(g: dict[str, torch.Tensor], dtype: torch.dtype, logits: torch.Tensor, va
 def test_ppo(golden: Golden, dtype: torch.dtype, tolerance: float, gradient_tolerance: float) -> None:
     g = golden("ppo")
     logits, value = g["logits"].to(dtype).requires_grad_(), g["new_value"].to(dtype).requires_grad_()
-    found = ppo(g, dtype, logits, value)
+    found = golden_ppo(g, dtype, logits, value)
     names = ("loss", "pg_loss", "v_loss", "entropy", "approx_kl_k3", "clipfrac")
     for actual, name in zip(found, names, strict=True):
         close(actual, g[name], tolerance)
@@ -207,10 +221,31 @@ def test_ppo(golden: Golden, dtype: torch.dtype, tolerance: float, gradient_tole
 
 def test_ppo_without_normalisation_and_value_clipping(golden: Golden) -> None:
     g = golden("ppo")
-    found = ppo(g, torch.float64, g["logits"], g["new_value"], plain=True)
+    found = golden_ppo(g, torch.float64, g["logits"], g["new_value"], plain=True)
     close(found.loss, g["loss_nonorm_noclipv"])
     close(found.policy, g["pg_loss_nonorm"])
     close(found.value, g["v_loss_noclip"])
+
+
+@pytest.mark.parametrize("clip_value", [None, 0.3])
+@pytest.mark.parametrize("algorithm", ["a2c", "ppo"])
+def test_the_derivatives_of_a_row_are_those_of_the_papers_loss(algorithm: str, clip_value: float | None) -> None:
+    """And its terms are the loss's: ratios within and beyond the clip range, on both sides."""
+    generator, config = torch.Generator().manual_seed(0), PPOConfig(clip_value=clip_value)
+    log_prob, value, *given = (torch.randn(200, generator=generator, dtype=torch.float64) for _ in range(6))
+    old = Row(log_prob + 0.3 * given[0], value + 0.5 * given[1], given[2], given[3])  # type: ignore[arg-type]
+    loss = (ppo.PPO if algorithm == "ppo" else a2c.A2C).loss(config)  # type: ignore[arg-type, attr-defined]
+    exactly = type(loss.coefficients)(*map(float, loss.coefficients))
+    by_log_prob, by_value, terms = on_tensors(loss.formula)(log_prob, value, old, exactly)
+    leaves, zero, value_coef = (log_prob.requires_grad_(), value.requires_grad_()), torch.zeros(1), float(np.float32(config.value_coef))
+    clips = float(np.float32(config.clip)), None if clip_value is None else float(np.float32(clip_value))
+    papers: A2CLoss | PPOLoss = a2c_loss(log_prob, zero, value, old.advantage, old.returns, value_coef, 0.0)  # type: ignore[arg-type]
+    if algorithm == "ppo":
+        papers = ppo_loss(log_prob, zero, value, *old, *clips, value_coef, 0.0)  # type: ignore[arg-type]
+    for found, exact in zip((by_log_prob, by_value), torch.autograd.grad(papers.loss * 200, leaves), strict=True):
+        close(found, exact, 1e-12)
+    for name, term in zip(loss.terms, terms, strict=True):
+        close(term.mean(), getattr(papers, name), 1e-12)
 
 
 OPTIMIZER_CASES = [

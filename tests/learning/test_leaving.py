@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from tests.agents import build
+from tests.learning.papers import a2c_loss, ppo_loss
 from warprun.algorithms import agent_names, config_class
-from warprun.algorithms.a2c import a2c_loss
-from warprun.algorithms.ppo import ppo_loss
 from warprun.config.checks import check_requirements
 from warprun.errors import UserError
 from warprun.learning.distributions import evaluate

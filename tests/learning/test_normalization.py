@@ -8,11 +8,10 @@ import torch
 from tests.learning.helpers import CPU, Golden, close
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import ActorCritic, flatten_parameters
-from warprun.learning.normalization import CLIP, ObservationNormalizer, RewardNormalizer, RunningStatistics, moments
-from warprun.learning.operations import Steps, gae
-from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer, RunningStatistics, moments
 from warprun.learning.slices import ROWS, Slices, split
-from warprun.spec import Box
+from warprun.learning.targets import TARGETS, Discount, Step, scan
+from warprun.spec import OBS_LIMIT, Box
 
 
 def test_running_statistics(golden: Golden) -> None:
@@ -36,13 +35,13 @@ def test_large_offsets_do_not_lose_the_variance() -> None:
 
 def test_observations_follow_the_statistics_only_after_refresh() -> None:
     normalizer, obs = ObservationNormalizer(3, CPU), torch.randn(1000, 3) * 5 + 2
-    assert torch.equal(normalizer(obs), obs.clamp(-CLIP, CLIP))
+    assert torch.equal(normalizer(obs), obs.clamp(-OBS_LIMIT, OBS_LIMIT))
     normalizer.statistics.merge([(*moments(obs), len(obs))])
-    assert torch.equal(normalizer(obs), obs.clamp(-CLIP, CLIP))
+    assert torch.equal(normalizer(obs), obs.clamp(-OBS_LIMIT, OBS_LIMIT))
     normalizer.refresh()
     close(normalizer(obs).mean(0), torch.zeros(3), 1e-5)
     close(normalizer(obs).var(0, correction=0), torch.ones(3), 1e-5)
-    assert normalizer(torch.full((1, 3), 1e9)).tolist() == [[CLIP] * 3]
+    assert normalizer(torch.full((1, 3), 1e9)).tolist() == [[OBS_LIMIT] * 3]
 
 
 def test_rewards_are_scaled_by_the_discounted_return_of_the_episode_so_far() -> None:
@@ -68,9 +67,10 @@ def test_normalised_rewards_have_the_same_advantages_but_for_scale() -> None:
     normalizer.returns = normalizer.returns.double()
     normalised = normalizer(reward, terminated, truncated)
     mean, deviation = normalizer.statistics.mean, normalizer.statistics.variance.sqrt()
-    settings = OnPolicyConfig(gamma=0.9, gae_lambda=0.8)
-    plain, _ = gae(Steps(reward, value, following, terminated, truncated), settings)
-    found, _ = gae(Steps(normalised, (value - mean) / deviation, (following - mean) / deviation, terminated, truncated), settings)
+    ends, discount = terminated | truncated, Discount(0.9, 0.9 * 0.8, 1.0, 1.0, 1)
+    scaled = (each.masked_fill(terminated, 0.0) for each in (following, (following - mean) / deviation))
+    plain, _ = scan(TARGETS["gae"], Step(reward, value, next(scaled), ends), discount)
+    found, _ = scan(TARGETS["gae"], Step(normalised, (value - mean) / deviation, next(scaled), ends), discount)
     close(found, plain / deviation, 1e-9)
 
 

@@ -20,6 +20,7 @@ from warprun.learning.batch import Batch, Past, Spread
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import StochasticPolicy
 from warprun.learning.on_policy import Learner
+from warprun.learning.operations import RowLoss
 from warprun.learning.recurrent import Recurrent
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trajectory import Trajectory
@@ -74,6 +75,9 @@ def test_the_gradient_over_sequences_is_that_of_the_formulas(kind: str, shared: 
     """In float64: a loss of all steps of some sequences with ends in them, against autograd through the formulas."""
     agent = build("ppo", maze(), network=NetworkConfig(type=kind, shared=shared, **SMALL), normalize_obs=False)
     learner: Learner[Any] = agent.learners[0]
+    loss = RowLoss(lambda log_prob, value, row, p: (row.advantage, row.value, ()), (), ())
+    learner.entropy_coef.fill_(-0.1)
+    learner.operations = replace(learner.reference, loss=loss).operations()
     policy = learner.policy.module.double()
     rng = torch.Generator().manual_seed(0)
     steps, count = 9, 7
@@ -85,11 +89,8 @@ def test_the_gradient_over_sequences_is_that_of_the_formulas(kind: str, shared: 
     past = Past(torch.zeros(count, policy.carry, dtype=torch.float64), begins)
     batch = Batch(obs, None, action, zeros, weights[1], weights[0], zeros, Spread.of(zeros, zeros), past)
 
-    def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> tuple[torch.Tensor, ...]:
-        return ((log_prob * rows.advantage + value * rows.value + 0.1 * entropy).mean(),)
-
     order = torch.arange(count).flip(0)
-    gradient, _ = learner.gradient(loss, batch, batch.advantage[order], order)
+    gradient, _ = learner.gradient(batch, batch.advantage[order], order)
 
     total = torch.zeros((), dtype=torch.float64)
     network = policy.network
@@ -148,7 +149,7 @@ def check_memory(agent: Any, engine: KernelEngine, rollouts: int = 3) -> None:
 def _follow(learner: Learner[Any], taken: Trajectory, kept: dict[tuple[str, int], torch.Tensor]) -> None:
     group, module, actors = taken.groups[learner.name], learner.policy.module, learner.actors
     obs = learner.policy.normalizer(group.obs) if learner.policy.normalizer else group.obs
-    following = learner.operations.next_value(taken)
+    following = learner.reference.next_value(taken)
     cuts = [0] * taken.n_envs
     none = torch.zeros(1, actors, dtype=torch.bool)
     for env in range(taken.n_envs):

@@ -19,8 +19,9 @@ from tests.words import words
 from warprun.environment import Discrete
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.network_settings import NetworkConfig
-from warprun.learning.normalization import CLIP, ObservationNormalizer, RewardNormalizer
+from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.simulation.trajectory import Trajectory
+from warprun.spec import OBS_LIMIT
 
 UNITS = [1e-36, 1e-25, 1.0, 1e20, 1e36]
 """The squares of all but 1 are beyond float32."""
@@ -176,5 +177,5 @@ def test_a_loaded_policy_scales_by_the_deviation(tmp_path: Path, monkeypatch: py
     warprun.train([*short, *settings.split()])
     policy = warprun.load("out")
     assert float(policy.modules["agent"].scale) == pytest.approx(1.0 / float(unit), rel=0.1)
-    normalised = np.clip(policy.modules["agent"].scale.numpy() * np.float32(unit), -CLIP, CLIP)
+    normalised = np.clip(policy.modules["agent"].scale.numpy() * np.float32(unit), -OBS_LIMIT, OBS_LIMIT)
     assert normalised == pytest.approx(1.0, rel=0.1)

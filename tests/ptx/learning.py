@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.agents import build
-from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, no_loss, rows_for
+from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
 from tests.learning.cuda.simulated import cuda_kernels
 from tests.learning.helpers import environment, rollout
 from tests.ptx.machine import Order
@@ -25,8 +25,9 @@ from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.normalization import RESOLUTION, TINY, RewardNormalizer
 from warprun.learning.on_policy import Learner
-from warprun.learning.operations import Operations, Steps, gae
+from warprun.learning.operations import Operations
 from warprun.learning.optimizers import Adam, clip_norm
+from warprun.learning.targets import TARGETS, Discount, Step, scan
 from warprun.simulation.trajectory import Trajectory
 
 TOLERANCE = 1e-5
@@ -47,11 +48,11 @@ def numbers(tensors: Iterable[tuple[str, torch.Tensor]]) -> Arrays:
     return {name: tensor.detach().double().numpy().copy() for name, tensor in tensors}
 
 
-def kernels_of(learner: Learner[Any], algorithm: str = "ppo") -> Operations:
+def kernels_of(learner: Learner[Any]) -> Operations:
     """Return the operations that a learner has on a GPU with two multiprocessors: few blocks take several tiles."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_gradient, "multiprocessors", lambda device: 2)
-        return cuda_kernels(learner, algorithm)
+        return cuda_kernels(learner)
 
 
 def gradient(algorithm: str, space: str, masked: bool, network: str, count: int) -> Found:
@@ -61,9 +62,9 @@ def gradient(algorithm: str, space: str, masked: bool, network: str, count: int)
     exact, terms = exact_gradient(algorithm, learner, rows)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     twice = rows.each(lambda x: torch.cat((x[order], x[order] * (torch.nan if x.is_floating_point() else 0))))
-    found, means = kernels_of(learner, algorithm).gradient(no_loss, twice, rows.advantage, torch.argsort(order), None)
+    found, means = kernels_of(learner).gradient(twice, rows.advantage, torch.argsort(order), None)
     scale = np.abs(exact).max()
-    kept = numbers({"gradient": found / scale, "terms": means[: len(terms)]}.items())
+    kept = numbers({"gradient": found / scale, "terms": means}.items())
     return kept, {"gradient": exact / scale, "terms": np.array(terms)}
 
 
@@ -84,7 +85,7 @@ def returns(network: str, n_envs: int) -> Found:
     learner, taken = learner_of(network, n_envs)
     group = taken.groups["only"]
     made = kernels_of(learner)
-    next_value, estimate = made.next_value(taken), made.advantages(taken, group.reward, None)
+    next_value, estimate = made.advantages.next_value(taken), made.advantages(taken, group.reward, None)
     spread = {key: value for key, value in estimate.spread._asdict().items() if value is not None}
     found = {"next value": next_value, "advantage": estimate.advantage, "returns": estimate.returns} | spread
 
@@ -101,7 +102,10 @@ def returns(network: str, n_envs: int) -> Found:
     final = values(group.final_obs).gather(0, taken.final_slot()[..., None].expand(-1, *group.value.shape[1:]))
     ends = [flag[..., None] for flag in (taken.terminated, taken.truncated)]
     after = torch.where(ends[1], final, after).masked_fill(ends[0], 0.0)
-    advantage, returned = gae(Steps(group.reward.double(), group.value.double(), after, *ends), learner.config)
+    over = (ends[0] | ends[1]).expand_as(after).clone()
+    over[-1] = True
+    steps = Step(group.reward.double(), group.value.double(), after, over)
+    advantage, returned = scan(TARGETS["gae"], steps, Discount.of(learner.config))
     exact = {"next value": after, "advantage": advantage, "returns": returned}
     moments = [each for name in ("advantage", "returns") for each in (exact[name].mean(), exact[name].var())]
     return numbers(found.items()), numbers((exact | dict(zip(spread, moments, strict=True))).items())

@@ -13,57 +13,13 @@ from warprun.errors import UserError
 from warprun.learning.batch import Batch
 from warprun.learning.draws import TOGETHER
 from warprun.learning.on_policy import Learner, OnPolicyAgent
-from warprun.learning.operations import Derivatives
+from warprun.learning.operations import RowLoss
 from warprun.learning.slices import split
 from warprun.math import exp, maximum, minimum, where
 from warprun.state import derived_seed
 
 MANY_ROWS = 64 * TOGETHER
 """Rows of a minibatch from which on it consists of runs of rows."""
-
-
-class PPOLoss(NamedTuple):
-    """Means over rows, [] each."""
-
-    loss: torch.Tensor
-    policy: torch.Tensor
-    value: torch.Tensor
-    entropy: torch.Tensor
-    approx_kl: torch.Tensor
-    """E[r - 1 - log r], r the ratio of probabilities: of KL(old || new), unbiased and never negative (Schulman 2020, "k3")."""
-    clip_fraction: torch.Tensor
-
-
-def ppo_loss(
-    log_prob: torch.Tensor,
-    entropy: torch.Tensor,
-    value: torch.Tensor,
-    old_log_prob: torch.Tensor,
-    old_value: torch.Tensor,
-    advantage: torch.Tensor,
-    returns: torch.Tensor,
-    clip: float,
-    clip_value: float | None,
-    value_coef: float,
-    entropy_coef: torch.Tensor | float,
-) -> PPOLoss:
-    """Return the loss of rows [R]: eq. 9 of Schulman et al. 2017, as a loss and with 1/2 in the value's; `advantage` is normalised."""
-    log_ratio = log_prob - old_log_prob
-    ratio = log_ratio.exp()
-    policy = torch.max(-advantage * ratio, -advantage * ratio.clamp(1 - clip, 1 + clip)).mean()
-
-    error = (value - returns).square()
-    if clip_value is not None:
-        clipped_value = old_value + (value - old_value).clamp(-clip_value, clip_value)
-        error = torch.max(error, (clipped_value - returns).square())
-    value_loss = 0.5 * error.mean()
-
-    mean_entropy = entropy.mean()
-    with torch.no_grad():
-        approx_kl = (ratio - 1 - log_ratio).mean()
-        clip_fraction = ((ratio - 1).abs() > clip).to(ratio.dtype).mean()
-    loss = policy + value_coef * value_loss - entropy_coef * mean_entropy
-    return PPOLoss(loss, policy, value_loss, mean_entropy, approx_kl, clip_fraction)
 
 
 class Coefficients(NamedTuple):
@@ -74,21 +30,34 @@ class Coefficients(NamedTuple):
     value_coef: np.float32
 
 
-def ppo_derivatives(log_prob, value, old_log_prob, old_value, advantage, returns, p):  # type: ignore[no-untyped-def]
-    """Return d loss / d log_prob and d loss / d value of one row, then its share of every term (`ppo_loss`), for the gradient kernels."""
-    log_ratio = log_prob - old_log_prob
+class Terms(NamedTuple):
+    """What is shown of the loss of a row."""
+
+    policy: float
+    value: float
+    approx_kl: float
+    """r - 1 - log r, r the ratio of probabilities: its mean is KL(old || new), unbiased and never negative (Schulman 2020, "k3")."""
+    clip_fraction: float
+
+
+def ppo_loss(log_prob, value, row, p):  # type: ignore[no-untyped-def]
+    """Return the loss's derivatives by log_prob and value, and its terms: eq. 9 of Schulman et al. 2017 with 1/2 in the value's loss.
+
+    The advantage is normalized. `p.clip_value` infinite: values are not clipped.
+    """
+    log_ratio = log_prob - row.log_prob
     ratio = exp(log_ratio)
     clipped = minimum(maximum(ratio, 1.0 - p.clip), 1.0 + p.clip)
-    policy = maximum(-advantage * ratio, -advantage * clipped)
-    d_log_prob = where(-advantage * ratio >= -advantage * clipped, -advantage * ratio, 0.0)
+    policy = maximum(-row.advantage * ratio, -row.advantage * clipped)
+    by_log_prob = where(-row.advantage * ratio >= -row.advantage * clipped, -row.advantage * ratio, 0.0)
 
-    error = value - returns
-    moved = minimum(maximum(value - old_value, -p.clip_value), p.clip_value)
-    clipped_error = old_value + moved - returns
-    farther = (abs(value - old_value) > p.clip_value) & (clipped_error * clipped_error > error * error)
-    value_loss = where(farther, clipped_error * clipped_error, error * error)
-    d_value = where(farther, 0.0, p.value_coef * error)
-    return d_log_prob, d_value, policy, 0.5 * value_loss, ratio - 1.0 - log_ratio, where(abs(ratio - 1.0) > p.clip, 1.0, 0.0)
+    error = value - row.returns
+    moved = minimum(maximum(value - row.value, -p.clip_value), p.clip_value)
+    clipped_error = row.value + moved - row.returns
+    farther = (abs(value - row.value) > p.clip_value) & (clipped_error * clipped_error > error * error)
+    value_loss = 0.5 * where(farther, clipped_error * clipped_error, error * error)
+    by_value = where(farther, 0.0, p.value_coef * error)
+    return by_log_prob, by_value, Terms(policy, value_loss, ratio - 1.0 - log_ratio, where(abs(ratio - 1.0) > p.clip, 1.0, 0.0))
 
 
 class GradientSteps(NamedTuple):
@@ -125,43 +94,21 @@ class PPO(OnPolicyAgent[PPOConfig]):
             for part in split(n_samples, minibatches):
                 taken = self._minibatch(learner, batch, order[part], taken)
         assert taken.mean is not None
-        mean, grad_norm = PPOLoss(*taken.mean[:-1].unbind()), taken.mean[-1]
+        shown = learner.shown(taken.mean)
         if config.desired_kl is not None:
-            learner.operations.adapt(mean.approx_kl, config.desired_kl)
-        return {
-            "policy": mean.policy,
-            "value": mean.value,
-            "entropy": mean.entropy,
-            "approx_kl": mean.approx_kl,
-            "clip_fraction": mean.clip_fraction,
-            "grad_norm": grad_norm,
-        }
+            learner.operations.adapt(shown["approx_kl"], config.desired_kl)
+        return shown
 
     def _minibatch(self, learner: Learner[PPOConfig], batch: Batch, order: torch.Tensor, taken: GradientSteps) -> GradientSteps:
         """Take the gradient step of one minibatch unless the update has stopped."""
         config = learner.config
         advantage, moments = learner.pick(batch.advantage, order)
 
-        def loss(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, rows: Batch) -> PPOLoss:
-            return ppo_loss(
-                log_prob,
-                entropy,
-                value,
-                rows.log_prob,
-                rows.value,
-                rows.advantage,
-                rows.returns,
-                config.clip,
-                config.clip_value,
-                config.value_coef,
-                learner.entropy_coef,
-            )
-
-        gradient, means = learner.gradient(loss, batch, advantage, order, moments)
+        gradient, means = learner.gradient(batch, advantage, order, moments)
         number = taken.number + 1
         if config.target_kl is None:
             return GradientSteps(number, learner.operations.average(taken.mean, number, means, learner.step(gradient)))
-        going_on = PPOLoss(*means.unbind()).approx_kl <= config.target_kl
+        going_on = learner.shown(means)["approx_kl"] <= config.target_kl
         if taken.going_on is not None:
             going_on = taken.going_on & going_on
         # The step is taken, and undone if the update has stopped: a branch would make the host wait for the device.
@@ -173,7 +120,7 @@ class PPO(OnPolicyAgent[PPOConfig]):
         return GradientSteps(number, torch.where(going_on, mean, former), going_on)
 
     @classmethod
-    def derivatives(cls, config: PPOConfig) -> Derivatives:
-        """Return the derivatives of the loss, for the gradient kernels."""
+    def loss(cls, config: PPOConfig) -> RowLoss:
+        """Return the loss of a row."""
         clip_value = math.inf if config.clip_value is None else config.clip_value
-        return Derivatives(ppo_derivatives, Coefficients(np.float32(config.clip), np.float32(clip_value), np.float32(config.value_coef)))
+        return RowLoss(ppo_loss, Coefficients(*map(np.float32, (config.clip, clip_value, config.value_coef))), Terms._fields)

@@ -32,9 +32,6 @@ class A2CConfig(OnPolicyConfig):
     value_coef: float = 0.5
     """Weight of the value loss, the mean of (V - R)^2: as in OpenAI Baselines' a2c and Stable-Baselines3. PPO's loss is half of that."""
 
-    def no_kernel_gradients(self) -> str:
-        return ""
-
 
 @dataclass
 class PPOConfig(OnPolicyConfig):
@@ -94,9 +91,6 @@ class PPOConfig(OnPolicyConfig):
             for name, own in self.groups.items()
         }
         return replace(self, minibatches=max(1, round(self.minibatches * times)), groups=groups)
-
-    def no_kernel_gradients(self) -> str:
-        return ""
 
 
 @dataclass

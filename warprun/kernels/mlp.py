@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from warprun.kernels.simd import COLUMNS, NARROW, add_row_sums, multiply, outer
 from warprun.math import tanh
+from warprun.spec import OBS_LIMIT
 
 float32 = np.float32
 
+LIMIT = np.float32(OBS_LIMIT)
 LINEAR, TANH, RELU = 0, 1, 2
 
 
@@ -174,8 +176,12 @@ def infer(inference, thread, tile, t, n_actors, features, obs, value):
 
 
 def normalize(mean, scale, block):
-    """Normalise the observation in `block` to mean 0 and variance 1, clipped to [-10, 10]; without statistics, change nothing."""
+    """Normalise the observation in `block` to mean 0 and variance 1, clipped; without statistics, change nothing."""
     for f in range(mean.size):
         for column in range(block.shape[1]):
-            x = (block[f, column] - mean[f]) * scale[f]
-            block[f, column] = min(max(x, float32(-10.0)), float32(10.0))
+            block[f, column] = normalized(block[f, column], mean[f], scale[f])
+
+
+def normalized(x, mean, scale):
+    """Return a number of an observation with mean 0 and variance 1, within `spec.OBS_LIMIT`; `scale` is 1 / standard deviation."""
+    return min(max((x - mean) * scale, -LIMIT), LIMIT)

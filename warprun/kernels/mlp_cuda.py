@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from warprun.kernels.mlp import RELU, TANH, Layer, Network
+from warprun.kernels.mlp import RELU, TANH, Layer, Network, normalized
 from warprun.math import tanh
 
 float32 = np.float32
@@ -119,8 +119,7 @@ def load_columns(network, obs, first, count, features, block, thread, threads):
         column, f = n // features, n % features
         x = read(obs, first * features + n)
         if network.normalizes:
-            x = (x - read(network.mean, f)) * read(network.scale, f)
-            x = min(max(x, float32(-10.0)), float32(10.0))
+            x = normalized(x, read(network.mean, f), read(network.scale, f))
         write(block, f * network.columns + column, x)
 
 

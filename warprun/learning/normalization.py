@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from warprun.learning.communicator import Communicator, SingleProcess, mean_
-from warprun.spec import Field, GroupSpec
+from warprun.spec import OBS_LIMIT, Field, GroupSpec
 
 if TYPE_CHECKING:  # a policy that has left warprun has no simulator
     from warprun.learning.off_policy_settings import OffPolicyConfig
     from warprun.learning.settings import OnPolicyConfig
     from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
-CLIP = 10.0
-"""Normalised observations stay within -CLIP..CLIP."""
 SINGLE = SingleProcess()
 Part = tuple[torch.Tensor, torch.Tensor, int]
 """Mean and population variance, [F] float64 each, and the number of rows."""
@@ -114,7 +112,7 @@ def moments_over_processes(
 
 def normalized(obs: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return observations [..., F] as networks get them, with `shift` and `scale` [F]."""
-    return ((obs - shift) * scale).clamp_(-CLIP, CLIP)
+    return ((obs - shift) * scale).clamp_(-OBS_LIMIT, OBS_LIMIT)
 
 
 def by_channel(mean: torch.Tensor, variance: torch.Tensor, fields: Sequence[Field]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -157,7 +155,7 @@ class ObservationNormalizer:
 
     def clipped_share(self, obs: torch.Tensor) -> torch.Tensor:
         """Return the share of the numbers in `obs` [..., F] that are clipped, []."""
-        return (((obs - self.shift) * self.scale).abs() > CLIP).float().mean()
+        return (((obs - self.shift) * self.scale).abs() > OBS_LIMIT).float().mean()
 
     def constant_share(self) -> torch.Tensor:
         """Return the share of features that have not varied but for rounding, []; of fields that of whole channels."""

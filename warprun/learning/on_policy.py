@@ -28,11 +28,12 @@ from warprun.learning.communicator import mean_
 from warprun.learning.interfaces import Context, by_group
 from warprun.learning.kernels.choose import operations, recurrence
 from warprun.learning.normalization import RewardNormalizer, observation_normalizer
-from warprun.learning.operations import TARGETS, Derivatives, Loss, Moments, TorchOperations
+from warprun.learning.operations import Moments, RowLoss, TorchOperations
 from warprun.learning.optimizers import OPTIMIZERS
 from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
+from warprun.learning.targets import TARGETS
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import GroupSpec, Spec
 from warprun.state import State, derived_seed
@@ -43,8 +44,7 @@ C = TypeVar("C", bound=OnPolicyConfig)
 class Learner(Generic[C]):
     """One group's policy and everything that trains it."""
 
-    def __init__(self, config: C, group: GroupSpec, context: Context, slices: Slices, seed: int, derivatives: Derivatives | None) -> None:
-        """`derivatives` are those of the loss; needed if kernels compute gradients."""
+    def __init__(self, config: C, group: GroupSpec, context: Context, slices: Slices, seed: int, loss: RowLoss) -> None:
         device, communicator = context.device, context.communicator
         self.config, self.name, self.actors, self.seed, self.communicator = config, group.name, group.size, seed, communicator
         normalizer = observation_normalizer(config, group, device, communicator)
@@ -58,13 +58,15 @@ class Learner(Generic[C]):
             else None
         )
         self.target = TARGETS[config.advantage]
+        self.shows = *loss.terms, "entropy", "grad_norm"
+        """Names of the means that a gradient step has."""
         self.learning_rate = torch.full((), config.learning_rate, dtype=torch.float64, device=device)
         self.rate_factor = torch.ones((), dtype=torch.float64, device=device)
         """Learning rate over the given one, where it is adapted (`Operations.adapt`)."""
         self.entropy_coef = torch.zeros((), device=device)
         trained = self.policy, self.optimizer, self.reward_normalizer
-        self.reference = TorchOperations(group, config, *trained, self.learning_rate, self.rate_factor, self.entropy_coef)
-        self.operations = operations(self.reference, context, derivatives)
+        self.reference = TorchOperations(group, config, loss, *trained, self.learning_rate, self.rate_factor, self.entropy_coef)
+        self.operations = operations(self.reference, context)
         self._batches = LastingBatches()
         self._renormalized = False
         """Whether observations are normalised otherwise than in the rollout that is learned from."""
@@ -135,19 +137,14 @@ class Learner(Generic[C]):
         return picked, variance_over_processes(self.communicator, *moments, picked.numel())
 
     def gradient(
-        self,
-        loss: Loss,
-        batch: Batch,
-        advantage: torch.Tensor,
-        order: torch.Tensor | None = None,
-        moments: Moments | None = None,
+        self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None = None, moments: Moments | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of `loss`, and the means of its terms, [K], over the rows of all processes.
+        """Return the flat gradient [P] of the loss, and the means of its terms and of the entropy, [K], over the rows of all processes.
 
         `batch` are `Batch.samples`, `order` [B] picks some of them (None: all), and `advantage` [B], of sequences [B, T], is what the loss
         takes as theirs, normalized by `moments`, mean and variance, if given. The next call may overwrite gradient and means.
         """
-        gradient, means = self.operations.gradient(loss, batch, advantage, order, moments)
+        gradient, means = self.operations.gradient(batch, advantage, order, moments)
         mean_(self.communicator, len(advantage), gradient, means)
         return gradient, means
 
@@ -157,6 +154,10 @@ class Learner(Generic[C]):
         The next call may overwrite it.
         """
         return self.operations.step(gradient)
+
+    def shown(self, means: torch.Tensor, norm: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """Return what `gradient` gave, or its mean over gradient steps, by name, with the norm of the gradient."""
+        return dict(zip(self.shows, (*means.unbind(), *([] if norm is None else [norm])), strict=False))
 
     def normalize_by(self, group: GroupTrajectory) -> None:
         """Normalise the observations of a rollout by their own moments, although the policy saw them as they are."""
@@ -227,7 +228,7 @@ class OnPolicyAgent(ABC, Generic[C]):
         self.learners: list[Learner[C]] = []
         for i, group in enumerate(spec.groups):
             own = group_config(config, group.name)
-            self.learners.append(Learner(own, group, context, slices, derived_seed(context.seed, "group", i), self.derivatives(own)))
+            self.learners.append(Learner(own, group, context, slices, derived_seed(context.seed, "group", i), self.loss(own)))
         self.carry = {learner.name: learner.policy.carry for learner in self.learners}
         self.kept = {learner.name: learner.operations.kept for learner in self.learners if learner.operations.kept}
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
@@ -294,9 +295,9 @@ class OnPolicyAgent(ABC, Generic[C]):
         return {learner.name: learner.policy.kernel_network() for learner in self.learners}
 
     @classmethod
-    def derivatives(cls, config: C) -> Derivatives | None:
-        """Return the derivatives of the loss, for the gradient kernels; None if `OnPolicyConfig.no_kernel_gradients` gives a reason."""
-        return None
+    @abstractmethod
+    def loss(cls, config: C) -> RowLoss:
+        """Return the loss of a row."""
 
     @abstractmethod
     def learn_group(self, learner: Learner[C], batch: Batch) -> dict[str, torch.Tensor]:

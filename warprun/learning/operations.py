@@ -1,12 +1,8 @@
-"""The operations of on-policy learning, and torch's implementation of them, the reference; `kernels.choose` may give others.
-
-Targets take tensors [T, ...] (`Steps`). A terminated step bootstraps from 0, a truncated one from `next_value`, and neither from the next
-episode.
-"""
+"""The operations of on-policy learning, and torch's implementation of them, the reference; `kernels.choose` may give others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,29 +16,31 @@ from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.optimizers import Optimizer, clip_norm
 from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.targets import TARGETS, Discount, Step, scan
+from warprun.learning.tensors import on_tensors
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
 
 STEP = 1.5
 """Factor by which an adapted learning rate changes."""
 
-Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Batch], tuple[torch.Tensor, ...]]
-"""loss(log_prob, entropy, value, rows) -> means over the rows, the loss first."""
 Moments = tuple[torch.Tensor, torch.Tensor]
 """Mean and variance, [] each, by which a gradient normalizes advantages."""
 
 
-class Derivatives(NamedTuple):
-    """The derivatives of a loss, such as `a2c_derivatives`, which is defined next to its loss."""
+class RowLoss(NamedTuple):
+    """The loss of a row, less the entropy bonus: a formula for kernels and torch, such as `ppo_loss`."""
 
-    function: Callable[..., tuple[float, ...]]
-    """f(log_prob, value, old_log_prob, old_value, advantage, returns, coefficients) of one row, a function for kernels.
+    formula: Callable[..., tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]]
+    """f(log_prob, value, row, coefficients) returns the derivatives of the loss by log_prob and value, and the terms that are shown.
 
-    It returns the derivatives of the row's loss with respect to log_prob and value, then the terms of the row: policy loss, value loss, KL
-    divergence, and whether the ratio is clipped. The entropy bonus is not included.
+    log_prob is that of the row's action and value that of its observation, both by the network that learns. `row` has `log_prob` and
+    `value` by the network of the rollout, `advantage` and `returns`.
     """
     coefficients: tuple[np.float32, ...]
-    """Numbers of the loss, a NamedTuple."""
+    """A NamedTuple of numbers."""
+    terms: tuple[str, ...]
+    """Names of the terms, of which means over rows are shown as `loss/NAME`."""
 
 
 class Operations(NamedTuple):
@@ -55,14 +53,11 @@ class Operations(NamedTuple):
     """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
     rewards: Callable[[Trajectory], torch.Tensor]
     """rewards(trajectory) returns the rewards in the units of the values, [T, N, A]."""
-    next_value: Callable[[Trajectory], torch.Tensor]
-    """next_value(trajectory) returns V of the observation that each step led to, [T, N, A]: where truncated the final one, where
-    terminated 0."""
     advantages: Callable[[Trajectory, torch.Tensor, torch.Tensor | None], Estimate]
     """advantages(trajectory, reward, log_ratio) returns advantages and returns, [T, N, A]. `reward` is that of `rewards`, `log_ratio`
     [T, N, A] is for targets that use it."""
-    gradient: Callable[[Loss, Batch, torch.Tensor, torch.Tensor | None, Moments | None], tuple[torch.Tensor, torch.Tensor]]
-    """gradient(loss, batch, advantage, order, moments): see `on_policy.Learner.gradient`, but in this process alone."""
+    gradient: Callable[[Batch, torch.Tensor, torch.Tensor | None, Moments | None], tuple[torch.Tensor, torch.Tensor]]
+    """gradient(batch, advantage, order, moments): see `on_policy.Learner.gradient`, but in this process alone."""
     step: Callable[[torch.Tensor], torch.Tensor]
     """step(gradient [P]) clips, perhaps in place, moves the parameters, and returns the norm before, []."""
     permutation: Callable[[int, int, torch.Tensor, int], torch.Tensor]
@@ -86,6 +81,7 @@ class TorchOperations:
 
     group: GroupSpec
     config: OnPolicyConfig
+    loss: RowLoss
     policy: ActorCriticPolicy
     optimizer: Optimizer
     reward_normalizer: RewardNormalizer | None
@@ -101,7 +97,6 @@ class TorchOperations:
         return Operations(
             act=self.policy.act,
             rewards=self.rewards,
-            next_value=self.next_value,
             advantages=self.advantages,
             gradient=self.gradient,
             step=self.step,
@@ -137,28 +132,32 @@ class TorchOperations:
 
     def advantages(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
         """Return advantages and returns by the target of the settings."""
-        return self.estimate(trajectory, reward, self.next_value(trajectory), log_ratio)
-
-    def estimate(self, trajectory: Trajectory, reward: torch.Tensor, next_value: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
-        """Return the same for given next values, [T, N, A]."""
         group, target = trajectory.groups[self.group.name], TARGETS[self.config.advantage]
-        steps = Steps(reward, group.value, next_value, *trajectory.ends(self.group.name), log_ratio)
-        return Estimate.of(group, *target.compute(steps, self.config))
+        terminated, truncated = trajectory.ends(self.group.name)
+        ends = terminated | truncated
+        ends[-1] = True
+        steps = Step(reward, group.value, self.next_value(trajectory), ends, 0.0 if log_ratio is None else log_ratio)
+        return Estimate.of(group, *scan(target, steps, Discount.of(self.config)))
 
     def gradient(
-        self, loss: Loss, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
+        self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient of a loss by autograd, and the means of its terms."""
+        """Return the flat gradient of the loss by autograd, and the means of its terms and of the entropy."""
         advantage = normalize_advantage(advantage, *moments) if moments else advantage
+        formula = on_tensors(self.loss.formula)
 
         def terms(part: slice) -> tuple[torch.Tensor, ...]:
             samples = replace(batch.pick(part if order is None else order[part]), advantage=advantage[part])
             output, value = self.policy.along(samples.obs, *samples.past) if samples.past else self.policy(samples.obs)
             rows = samples.rows()
             log_prob, entropy = distributions.evaluate(self.policy.space, output, rows.mask, rows.action)
-            return loss(log_prob, entropy, value, rows)
+            by_log_prob, by_value, shown = formula(log_prob.detach(), value.detach(), rows, self.loss.coefficients)
+            # Its gradient is that of the loss.
+            linear = (by_log_prob * log_prob + by_value * value - self.entropy_coef * entropy).mean()
+            return linear, *(term.mean() for term in shown), entropy.mean()
 
-        return self.policy.gradient(terms, len(advantage), advantage[0].numel())
+        gradient, means = self.policy.gradient(terms, len(advantage), advantage[0].numel())
+        return gradient, means[1:]
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped in place; return the norm it had."""
@@ -193,100 +192,3 @@ def average(mean: torch.Tensor | None, number: int, terms: torch.Tensor, norm: t
     """Return the means of terms [K] and norm [] over `number` gradient steps, [K+1]; `mean`: those over the steps before the last."""
     last = torch.cat((terms, norm[None]))
     return last if mean is None else mean + (last - mean) / number
-
-
-class Steps(NamedTuple):
-    """The steps of a rollout, from which targets are computed, [T, ...] each."""
-
-    reward: torch.Tensor
-    value: torch.Tensor
-    """V of the observation of the step."""
-    next_value: torch.Tensor
-    """V of the observation that the step led to; where truncated of the final one, which is not that of the next row."""
-    terminated: torch.Tensor
-    """bool."""
-    truncated: torch.Tensor
-    """bool."""
-    log_ratio: torch.Tensor | None = None
-    """log(pi / mu) of the actions, pi the policy that learns and mu the one that acted."""
-
-
-def gae(steps: Steps, config: OnPolicyConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (advantage, return = advantage + value); Schulman et al. 2016, eq. 16."""
-    delta = steps.reward + config.gamma * steps.next_value * ~steps.terminated - steps.value
-    decay = config.gamma * config.gae_lambda * (~(steps.terminated | steps.truncated)).to(delta.dtype)
-    advantage = _discounted_sum(delta, decay)
-    return advantage, advantage + steps.value
-
-
-def nstep(steps: Steps, config: OnPolicyConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (return - value, n-step return); Sutton & Barto 2018, eq. 7.1."""
-    returns = _nstep_returns(steps, config.gamma, config.n_step)
-    return returns - steps.value, returns
-
-
-def vtrace(steps: Steps, config: OnPolicyConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (advantage, v) of a rollout of another policy; Espeholt et al. 2018, eq. 1 and section 4.2.
-
-    `gae_lambda` is the lambda of remark 2: it shortens the traces of v, not the one step of the advantage, rho (r + gamma v' - V). Without
-    lag v is the lambda-return.
-    """
-    assert steps.log_ratio is not None
-    ratio, gamma = steps.log_ratio.exp(), config.gamma
-    rho = ratio.clamp(max=config.rho_bar)
-    one_step = steps.reward + gamma * steps.next_value * ~steps.terminated
-    goes_on = (~(steps.terminated | steps.truncated)).to(steps.value.dtype)
-    trace = gamma * config.gae_lambda * ratio.clamp(max=config.c_bar) * goes_on
-    correction = _discounted_sum(rho * (one_step - steps.value), trace)
-    # Where the episode goes on within the rollout, v' replaces the value of the next observation: v' - V' is the next correction.
-    following = torch.cat((correction[1:], torch.zeros_like(correction[:1])))
-    return rho * (one_step + gamma * goes_on * following - steps.value), steps.value + correction
-
-
-def exarl_vtrace(steps: Steps, config: OnPolicyConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what EXARL calls V-trace, without ratios (github.com/exalearn/EXARL, agent A2C_Vtrace).
-
-    With the Monte Carlo return R and delta = R - V: the return is V + gamma delta, the advantage delta + gamma times this return.
-    """
-    delta = _nstep_returns(steps, config.gamma, len(steps.reward)) - steps.value
-    returns = steps.value + config.gamma * delta
-    return delta + config.gamma * returns, returns
-
-
-class Target(NamedTuple):
-    """How advantages and returns are computed."""
-
-    compute: Callable[[Steps, OnPolicyConfig], tuple[torch.Tensor, torch.Tensor]]
-    """compute(steps, settings) returns (advantage, return), [T, ...]."""
-    uses_ratio: bool = False
-    """Whether it needs `Steps.log_ratio`, and values of the policy that learns."""
-    gives_errors: bool = True
-    """Whether advantages are the errors of the values: return minus value."""
-
-
-TARGETS: Mapping[str, Target] = {
-    "gae": Target(gae),
-    "nstep": Target(nstep),
-    "vtrace": Target(vtrace, uses_ratio=True, gives_errors=False),
-    "exarl_vtrace": Target(exarl_vtrace, gives_errors=False),
-}
-"""By the setting `agent.advantage`."""
-
-
-def _nstep_returns(steps: Steps, gamma: float, n: int) -> torch.Tensor:
-    """Return the n-step returns, of fewer rewards where the episode or the rollout ends."""
-    reward, one_step = steps.reward, steps.reward + gamma * steps.next_value * ~steps.terminated
-    goes_on = ~(steps.terminated | steps.truncated)[:-1]
-    result = one_step
-    for _ in range(min(n, len(reward)) - 1):
-        longer = torch.where(goes_on, reward[:-1] + gamma * result[1:], one_step[:-1])
-        result = torch.cat((longer, one_step[-1:]))
-    return result
-
-
-def _discounted_sum(delta: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
-    """Return a with a[t] = delta[t] + decay[t] * a[t + 1] and nothing after the last."""
-    result = delta.clone()
-    for t in range(len(delta) - 2, -1, -1):
-        result[t].addcmul_(decay[t], result[t + 1])
-    return result

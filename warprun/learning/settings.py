@@ -180,14 +180,9 @@ class OnPolicyConfig:
         """Return 1: the simulator may take most of the time."""
         return 1.0
 
-    def no_kernel_gradients(self) -> str:
-        """Return why kernels cannot compute the gradients; empty if the agent gives the derivatives of its loss."""
-        return "the agent gives no derivatives of its loss"
-
     def fusion(self, spec: Spec) -> Fusion:
         """Return what kernels can compute of an agent with these settings."""
         rows: dict[str, int] = {}
-        reason = ""
         for group in spec.groups:
             own = group_config(self, group.name)
             if not own.network.runs_in_kernels:
@@ -195,8 +190,7 @@ class OnPolicyConfig:
                 return Fusion(None, False, own.network.no_kernels(), recurrent=recurrent)
             trunks = 1 if own.network.shared else 2
             rows[group.name] = group.observation.size + sum(own.network.first_hidden) * trunks + group.acting_outputs + 1
-            reason = reason or own.no_kernel_gradients()
-        return Fusion(rows, not reason, reason)
+        return Fusion(rows, True)
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""

@@ -18,9 +18,8 @@ from warprun.errors import UserError, nearest, printable
 from warprun.files import write_atomic
 from warprun.learning.encoders import Encoder
 from warprun.learning.networks import ACTIVATIONS
-from warprun.learning.normalization import CLIP
 from warprun.policies.policy import GroupPolicy, Policy
-from warprun.spec import Box, choices
+from warprun.spec import OBS_LIMIT, Box, choices
 
 TRACED_ROWS = 3
 """Rows of the observations that a network is traced with; 0 and 1 are special cases of torch.export."""
@@ -192,7 +191,7 @@ def _of_group(name: str, module: GroupPolicy) -> dict[str, np.ndarray]:
     if any(isinstance(layer, Encoder) for layer in module.layers):
         raise UserError(f"the network of group {name!r} has convolutions (agent.network.encoder), not only layers: export .onnx or .pt2")
     features, action = module.group.observation.size, module.group.action
-    clip = CLIP if module.shift is not None else np.inf
+    clip = OBS_LIMIT if module.shift is not None else np.inf
     found: dict[str, np.ndarray] = {
         "obs_shift": np.zeros(features, np.float32) if module.shift is None else module.shift.cpu().numpy(),
         "obs_scale": np.ones(features, np.float32) if module.scale is None else module.scale.cpu().numpy(),

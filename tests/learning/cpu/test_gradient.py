@@ -11,9 +11,8 @@ import torch
 from tests.agents import build
 from tests.environments import market
 from tests.learning.helpers import environment
+from tests.learning.papers import A2CLoss, PPOLoss, a2c_loss, ppo_loss
 from tests.selection import few
-from warprun.algorithms.a2c import a2c_loss
-from warprun.algorithms.ppo import ppo_loss
 from warprun.algorithms.settings import A2CConfig
 from warprun.environment import Box, Discrete, Environment, MultiDiscrete, Space
 from warprun.envs import acrobot, cartpole, mountain_car_continuous
@@ -113,11 +112,6 @@ def test_a_policy_judges_its_own_actions_as_it_drew_them(name: str, fused: bool)
 SPACES: dict[str, Space] = {"discrete": Discrete(3), "multi": MultiDiscrete((2, 4, 3)), "box": Box(2, -1.0, 1.0)}
 
 
-def no_loss(*_: object) -> tuple[torch.Tensor, ...]:
-    """Stand for a loss whose derivatives kernels have."""
-    raise AssertionError("torch computes a gradient")
-
-
 def learner_for(algorithm: str, space: Space, network: NetworkConfig, device: torch.device = CPU, *, fused: bool = True) -> Learner[Any]:
     env = environment(only=space)
     own = {} if algorithm == "a2c" else {"clip_value": 0.3}
@@ -162,7 +156,7 @@ def rows_for(learner: Learner[Any], count: int, masked: bool) -> Batch:
 
 
 def exact_gradient(algorithm: str, learner: Learner[Any], rows: Batch) -> tuple[np.ndarray, list[float]]:
-    """Return autograd's gradient and the loss's terms in float64."""
+    """Return autograd's gradient and the terms that a learner shows, in float64."""
     policy, config = learner.policy, learner.config
     double = [leaf.detach().double().requires_grad_() for leaf in policy.leaves]
     names = [name for name, _ in policy.network.named_parameters()]
@@ -172,7 +166,7 @@ def exact_gradient(algorithm: str, learner: Learner[Any], rows: Batch) -> tuple[
         output = torch.cat((output, double[-1].expand_as(output)), -1)
     log_prob, entropy = distributions.evaluate(policy.space, output, rows.mask, rows.action)
     coefficient = float(learner.entropy_coef)
-    terms: tuple[torch.Tensor, ...]
+    terms: A2CLoss | PPOLoss
     if algorithm == "a2c":
         terms = a2c_loss(log_prob, entropy, value, rows.advantage.double(), rows.returns.double(), config.value_coef, coefficient)
     else:
@@ -191,7 +185,7 @@ def exact_gradient(algorithm: str, learner: Learner[Any], rows: Batch) -> tuple[
             coefficient,
         )
     gradients = torch.autograd.grad(terms[0], double)
-    return torch.cat([g.reshape(-1) for g in gradients]).numpy(), [float(term.detach()) for term in terms]
+    return torch.cat([g.reshape(-1) for g in gradients]).numpy(), [float(getattr(terms, name).detach()) for name in learner.shows[:-1]]
 
 
 @pytest.mark.by_default(30)
@@ -211,10 +205,10 @@ def test_the_fused_gradient_is_autograds(algorithm: str, space: str, masked: boo
     back = torch.argsort(order)
     shuffled = rows.each(lambda tensor: torch.cat((tensor[order], tensor[order] * 0)))
     assert isinstance(learner.operations.gradient, CpuGradient)
-    gradient, means = learner.gradient(no_loss, shuffled, rows.advantage, back)
+    gradient, means = learner.gradient(shuffled, rows.advantage, back)
     scale = np.abs(exact).max()
     np.testing.assert_allclose(gradient.numpy(), exact, rtol=0, atol=1e-5 * scale)
-    np.testing.assert_allclose(means[: len(terms)].numpy(), terms, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(means.numpy(), terms, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("space", "actions"), [("multi", "choices"), ("box", "gaussian")])
@@ -223,7 +217,7 @@ def test_the_compiled_source_names_what_is_compiled(space: str, actions: str) ->
     gradient = learner.operations.gradient
     assert isinstance(gradient, CpuGradient)
     source = Path(str(gradient.module.__file__)).read_text()
-    for call in ("ppo_derivatives(", f"{actions}_forward(network", f"{actions}_backward(network"):
+    for call in ("loss(columns", f"{actions}_forward(network", f"{actions}_backward(network"):
         assert source.count(call) == 1
 
 

@@ -62,7 +62,7 @@ def test_kernels_act_as_torch_does(algorithm: str, space: str, network: int) -> 
 
 @pytest.mark.parametrize("n_envs", [1, 5, COLUMNS + 3, 5 * COLUMNS])
 @pytest.mark.parametrize("normalize_obs", [False, True])
-@pytest.mark.parametrize(("threads", "advantage"), [(1, "gae"), (2, "gae"), (2, "vtrace"), (1, "exarl_vtrace")])
+@pytest.mark.parametrize(("threads", "advantage"), [(1, "gae"), (2, "gae"), (1, "nstep"), (2, "vtrace"), (1, "exarl_vtrace")])
 def test_rows_of_a_rollout_are_those_of_torch(n_envs: int, normalize_obs: bool, threads: int, advantage: str) -> None:
     """Several actors, and more truncations in an environment than one; all ends are drawn at random."""
     env = environment(**SPACES)
@@ -75,13 +75,12 @@ def test_rows_of_a_rollout_are_those_of_torch(n_envs: int, normalize_obs: bool, 
     trajectory.truncated[1::3] = torch.rand(trajectory.truncated[1::3].shape) < 0.5
     trajectory.truncated.logical_and_(~trajectory.terminated)
     for ours, theirs in zip(fused.learners, plain.learners, strict=True):
-        close(ours.operations.next_value(trajectory), theirs.operations.next_value(trajectory), 1e-6)
         found, expected = ours.batch(trajectory), theirs.batch(trajectory)
         close(found.advantage, expected.advantage, 1e-6)
         close(found.returns, expected.returns, 1e-6)
         spread = torch.stack(found.spread[:4]), torch.stack(Spread.of(expected.advantage.double(), expected.returns.double())[:4])
         close(*spread, 1e-6)
-        if advantage == "gae":
+        if ours.target.gives_errors:
             assert found.spread.explained is not None
             close(found.spread.explained, explained_variance(Spread(*spread[1])), 1e-6)
 
@@ -174,7 +173,7 @@ def test_means_over_gradient_steps_are_those_of_torch() -> None:
     random = torch.Generator().manual_seed(0)
     kernels = build("ppo", environment(one=SPACES["one"]), fused=True).learners[0].operations
     for steps in (1, 40):  # the second time from the beginning
-        terms, norms = torch.randn(steps, 6, generator=random), torch.rand(steps, generator=random)
+        terms, norms = torch.randn(steps, 5, generator=random), torch.rand(steps, generator=random)
         found, by_torch = None, None
         for number in range(steps):
             found = kernels.average(found, number + 1, terms[number].clone(), norms[number].clone())

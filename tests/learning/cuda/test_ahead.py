@@ -50,7 +50,7 @@ def test_learners_want_what_their_updates_launch(case: str, launches: tuple[Aske
     env = environment(**SPACES)
     agent = build(name, env, n_envs=8, normalize_reward=True, **settings)
     for learner in agent.learners:
-        learner.operations = simulated.cuda_kernels(learner, name)
+        learner.operations = simulated.cuda_kernels(learner)
     agent.learn(rollout(env, n_envs=8))
     assert {"gradient", "reduce", "next_values", "moments", "merge", "rewards"} < {kernel for _, kernel, _ in launched}
     assert set(launched) == set(wanted)

@@ -9,7 +9,6 @@ from numba import typeof
 
 from tests.agents import CPU, build
 from tests.kernels.test_ptx import compiled, instructions, no_device_needed, product_overhead  # noqa: F401
-from tests.learning.cpu.test_gradient import no_loss
 from tests.learning.cuda.simulated import cuda_kernels
 from tests.learning.helpers import SPACES, environment, rollout
 from tests.selection import few
@@ -50,10 +49,10 @@ def test_kernels_compile_to_lean_ptx(algorithm: str, space: str, launched: Launc
     env = environment(only=SPACES[space])
     agent = build(algorithm, env, n_envs=5)
     (learner,) = agent.learners
-    learner.operations = cuda_kernels(learner, algorithm)
+    learner.operations = cuda_kernels(learner)
     batch = learner.batch(rollout(env)).samples()
     order = torch.arange(len(batch.obs), device=CPU)
-    learner.step(learner.gradient(no_loss, batch, batch.advantage, order)[0])
+    learner.step(learner.gradient(batch, batch.advantage, order)[0])
     learner.observe(batch.obs)
     statistics_kernels = {"returns", "merge", "rewards", "moments"}
     assert launched.keys() == statistics_kernels | {"next_values", "advantages", "spread", "gradient", "reduce", "step"}

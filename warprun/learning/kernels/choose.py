@@ -20,7 +20,7 @@ from warprun.learning.kernels.cpu.returns import CpuReturns
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.kernels.cpu.updates import KernelSteps
 from warprun.learning.off_policy_settings import OffPolicyConfig
-from warprun.learning.operations import Derivatives, Operations, TorchOperations
+from warprun.learning.operations import Operations, TorchOperations
 from warprun.learning.optimizers import Adam, Optimizer
 from warprun.learning.replay import Replay
 from warprun.spec import GroupSpec
@@ -35,34 +35,30 @@ def recurrence(module: nn.Module, context: Context) -> None:
 # On policy ----------------------------------------------------------------------------------------------------------
 
 
-def operations(by_torch: TorchOperations, context: Context, derivatives: Derivatives | None) -> Operations:
-    """Return the operations of a group as the plan says: those of torch, or kernels in the place of some or all of them.
-
-    `derivatives` are those of the loss; None: kernels cannot compute its gradient.
-    """
+def operations(by_torch: TorchOperations, context: Context) -> Operations:
+    """Return the operations of a group as the plan says: those of torch, or kernels in the place of some or all of them."""
     plan = context.plan
     if plan.networks == "kernels" and context.device.type == "cpu":
-        return on_cpu(by_torch, context, derivatives if plan.gradients == "kernels" else None)
+        return on_cpu(by_torch, context)
     if plan.gradients == "kernels":
-        assert derivatives
-        return on_cuda(by_torch, derivatives)
+        return on_cuda(by_torch)
     found, step = by_torch.operations(), adam_of(by_torch, context)
     return found._replace(step=step.step) if step else found
 
 
-def on_cpu(by_torch: TorchOperations, context: Context, derivatives: Derivatives | None) -> Operations:
-    """Return the operations on a CPU, and let another process compile their kernels; torch computes gradients without `derivatives`."""
+def on_cpu(by_torch: TorchOperations, context: Context) -> Operations:
+    """Return the operations on a CPU, and let another process compile their kernels; the plan says whether torch computes gradients."""
     policy, group, threads = by_torch.policy, by_torch.group, context.threads
     network = policy.kernel_network()
-    returns = CpuReturns(network, by_torch, threads)
+    returns = CpuReturns(network, group, by_torch.config, threads)
     returns.compile_ahead()
-    found = by_torch.operations()._replace(act=CpuActing(network, threads), next_value=returns.next_value, advantages=returns.advantages)
+    found = by_torch.operations()._replace(act=CpuActing(network, threads), advantages=returns)
     if by_torch.config.passes() * by_torch.config.steps_per_pass() > 1:
         steps = CpuMinibatches(by_torch)
         steps.compile_ahead()
         found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)
-    if derivatives:
-        gradient = CpuGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef, threads)
+    if context.plan.gradients == "kernels":
+        gradient = CpuGradient(network, policy.space, by_torch.loss, by_torch.entropy_coef, threads)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
     if step := adam_of(by_torch, context):
@@ -86,7 +82,7 @@ def adam_of(by_torch: TorchOperations, context: Context) -> CpuAdam | None:
     return adam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, config.max_grad_norm, context)
 
 
-def on_cuda(by_torch: TorchOperations, derivatives: Derivatives) -> Operations:
+def on_cuda(by_torch: TorchOperations) -> Operations:
     """Return the operations on a GPU, and let other processes compile their kernels.
 
     Statistics of several processes or of several sources of rollouts stay with torch.
@@ -100,10 +96,10 @@ def on_cuda(by_torch: TorchOperations, derivatives: Derivatives) -> Operations:
     policy, group, rewards = by_torch.policy, by_torch.group, by_torch.reward_normalizer
     network = policy.kernel_network()
     returns = CudaReturns(network, by_torch)
-    gradient = CudaGradient(network, policy.space, derivatives, by_torch.config.value_coef, by_torch.entropy_coef)
+    gradient = CudaGradient(network, policy.space, by_torch.loss, by_torch.entropy_coef)
     returns.compile_ahead()
     gradient.compile_ahead()
-    found = by_torch.operations()._replace(next_value=returns.next_value, advantages=returns.advantages, gradient=gradient)
+    found = by_torch.operations()._replace(advantages=returns, gradient=gradient)
     if isinstance(by_torch.optimizer, Adam):
         optimizer = CudaAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
         optimizer.compile_ahead()

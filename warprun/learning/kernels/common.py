@@ -17,11 +17,20 @@ float32 = np.float32
 
 FORBIDDEN = np.float32(-1e30)
 """Logit of a masked action: finite, so that probability 0 times its logarithm is 0."""
-TERMS = 5
-"""Terms of a loss: policy, value, entropy, approx_kl, clip_fraction."""
+MOST_TERMS = 8
+"""Most terms of a loss on CUDA, the entropy among them: each takes a row of shared memory."""
 SMALLEST_MOMENT = np.float32(1e-36)
 """Moments of Adam below it become 0. Those of units without gradient would decay to denormal numbers and stay there, and Intel's processors
 take some 40 times as long for those."""
+
+
+class Row(NamedTuple):
+    """What a loss gets of a row of the rollout, see `RowLoss`."""
+
+    log_prob: float
+    value: float
+    advantage: float
+    returns: float
 
 
 class Rows(NamedTuple):
@@ -68,9 +77,9 @@ def rows_of(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -
 
 
 def gradient_rows(network_rows: int, components: int) -> int:
-    """Return the rows of a CUDA block that computes a gradient: those of the network, then TERMS terms of the loss and, for each of the
+    """Return the rows of a CUDA block that computes a gradient: those of the network, then the terms of the loss and, for each of the
     `components` of an action, what its distribution needs; at least TALL - 1, because the backward pass reads past a layer."""
-    return network_rows + max(TERMS + components, TALL - 1)
+    return network_rows + max(MOST_TERMS + components, TALL - 1)
 
 
 def logit_derivative(log_p, chosen, entropy, d_log_prob, entropy_weight):  # type: ignore[no-untyped-def]

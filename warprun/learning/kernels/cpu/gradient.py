@@ -25,15 +25,16 @@ from warprun.kernels.threads import team
 from warprun.learning.batch import ROUNDING, Batch
 from warprun.learning.kernels.common import (
     FORBIDDEN,
-    TERMS,
+    Row,
     Rows,
     gaussian_derivatives,
     gaussian_entropy,
     logit_derivative,
     rows_of,
 )
-from warprun.learning.operations import Derivatives, Loss, Moments
+from warprun.learning.operations import Moments, RowLoss
 from warprun.math import exp, log
+from warprun.simulation.codegen.templates import fill
 from warprun.spec import Box, Space, choices
 
 SHARES = 16
@@ -63,7 +64,7 @@ class Workspace(NamedTuple):
     d_blocks: np.ndarray
     """The same shape: derivatives of the loss with respect to `blocks`."""
     columns: np.ndarray
-    """[thread, CHOICES + 3 C, COLUMNS]: numbers of a column."""
+    """[thread, CHOICES + 3 C + terms, COLUMNS]: numbers of a column."""
     picked: np.ndarray
     """[thread, COLUMNS] int64: the row in each column."""
     zeros: np.ndarray
@@ -71,35 +72,16 @@ class Workspace(NamedTuple):
     gradient: np.ndarray
     """[share, P]."""
     terms: np.ndarray
-    """[share, TERMS] float64: sums over rows."""
+    """[share, terms and entropy] float64: sums over rows."""
     total: np.ndarray
     """[P]: the sum of `gradient`."""
     means: np.ndarray
-    """[1 + TERMS]: the loss and its terms, means over rows."""
+    """[terms and entropy]: means over rows."""
 
 
 # Rows of Workspace.columns. From CHOICES on, three for each choice of an action: logarithm of the sum of exponentials, entropy, action.
-LOG_PROB, OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, D_LOG_PROB = 0, 1, 2, 3, 4, 5
-POLICY, VALUE, ENTROPY, KL, CLIPPED = 6, 7, 8, 9, 10  # the terms, in their order
-CHOICES = 11
-
-CONSTANTS = {
-    "BOUND": kernels.BOUND,
-    "COLUMNS": COLUMNS,
-    "TERMS": TERMS,
-    "LOG_PROB": LOG_PROB,
-    "OLD_LOG_PROB": OLD_LOG_PROB,
-    "OLD_VALUE": OLD_VALUE,
-    "ADVANTAGE": ADVANTAGE,
-    "RETURNS": RETURNS,
-    "D_LOG_PROB": D_LOG_PROB,
-    "POLICY": POLICY,
-    "VALUE": VALUE,
-    "KL": KL,
-    "CLIPPED": CLIPPED,
-    "float32": float32,
-}
-"""Globals of the kernel."""
+# The terms of the loss follow.
+LOG_PROB, OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, D_LOG_PROB, ENTROPY, CHOICES = range(8)
 
 
 def shift_and_scale(mean, variance):
@@ -225,9 +207,11 @@ def gaussian_backward(network, nvec, n, block, columns, entropy_weight, d_block,
         gradient[network.log_std + d] += total
 
 
-KERNEL = '''"""The gradient of a loss by the parameters of a policy ({derivatives}, {actions}); written by warprun."""
+KERNEL = '''"""The gradient of $name by the parameters of a policy ($actions); written by warprun."""
 
 from numba import njit
+
+FIRST_TERM = $first_term
 
 
 @njit(cache=True, **BOUND)
@@ -262,73 +246,75 @@ def gradient(first, last, thread, shares, rows, numbers, network, nvec, coeffici
                 load(rows, shift, scale, begin, n, columns, picked)
                 if kept.size == 0:
                     compute(network, rows.obs, n, block, picked)
-                {actions}_forward(network, nvec, rows, n, block, columns, picked)
+                ${actions}_forward(network, nvec, rows, n, block, columns, picked)
                 for c in range(width):
-                    d_log_prob, d_value, columns[POLICY, c], columns[VALUE, c], columns[KL, c], columns[CLIPPED, c] = {derivatives}(
-                        columns[LOG_PROB, c],
-                        block[network.value_row, c],
-                        columns[OLD_LOG_PROB, c],
-                        columns[OLD_VALUE, c],
-                        columns[ADVANTAGE, c],
-                        columns[RETURNS, c],
-                        coefficients,
-                    )
+                    row = Row(columns[OLD_LOG_PROB, c], columns[OLD_VALUE, c], columns[ADVANTAGE, c], columns[RETURNS, c])
+                    d_log_prob, d_value, shown = loss(columns[LOG_PROB, c], block[network.value_row, c], row, coefficients)
                     columns[D_LOG_PROB, c] = d_log_prob * weight
                     d_block[network.value_row, c] = d_value * weight
-                for k in range(TERMS):
+                    $write_terms
+                for k in range(terms.size):
+                    place = FIRST_TERM + k if k < terms.size - 1 else ENTROPY
                     total = float32(0.0)
                     for c in range(n):
-                        total += columns[POLICY + k, c]
+                        total += columns[place, c]
                     terms[k] += total
-                {actions}_backward(network, nvec, n, block, columns, numbers.entropy_coef[()] * weight, d_block, gradient)
+                ${actions}_backward(network, nvec, n, block, columns, numbers.entropy_coef[()] * weight, d_block, gradient)
                 d_block[network.policy_row : network.value_row + 1, n:] = float32(0.0)
             number += used
             backward(network.parameters, network.layers, blocks, d_blocks, memory.zeros, gradient)
 
 
 @njit(cache=True, **BOUND)
-def finish(first, last, thread, shares, rows, numbers, value_coef, memory):
+def finish(first, last, thread, shares, rows, memory):
     total, means = memory.total, memory.means
     total[:] = float32(0.0)
     for share in range(shares):
         more = memory.gradient[share]
         for m in range(total.size):
             total[m] += more[m]
-    for k in range(TERMS):
+    for k in range(means.size):
         term = 0.0
         for share in range(shares):
             term += memory.terms[share, k]
-        means[1 + k] = term / rows.advantage.size
-    means[0] = means[1] + value_coef * means[2] - numbers.entropy_coef[()] * means[3]
+        means[k] = term / rows.advantage.size
 '''
-"""The kernel, with placeholders for the name of the action distribution and of the derivatives of the loss, and the one that adds shares.
+"""The kernel of an action distribution and a loss, and the one that adds shares.
 
 Each combination is a kernel of its own, because Numba can neither inline nor cache a function that it gets as an argument.
 """
+FUNCTIONS = (load, compute, shift_and_scale, steps_of, blocks_of, width_of, backward)
+"""Functions that the kernels of all losses call."""
+CONSTANTS = {
+    "BOUND": kernels.BOUND,
+    "COLUMNS": COLUMNS,
+    "LOG_PROB": LOG_PROB,
+    "OLD_LOG_PROB": OLD_LOG_PROB,
+    "OLD_VALUE": OLD_VALUE,
+    "ADVANTAGE": ADVANTAGE,
+    "RETURNS": RETURNS,
+    "D_LOG_PROB": D_LOG_PROB,
+    "ENTROPY": ENTROPY,
+    "Row": Row,
+    "float32": float32,
+}
+"""Other globals of the kernel."""
 
 
 class CpuGradient:
     """Computes gradients of one network by kernels; allocates its memory once."""
 
-    def __init__(
-        self,
-        network: Network,
-        space: Space,
-        derivatives: Derivatives,
-        value_coef: float,
-        entropy_coef: torch.Tensor,
-        threads: int,
-    ) -> None:
-        """`entropy_coef` [] is read in every gradient; the coefficients of `derivatives` include `value_coef`."""
+    def __init__(self, network: Network, space: Space, loss: RowLoss, entropy_coef: torch.Tensor, threads: int) -> None:
+        """`entropy_coef` [] is read in every gradient."""
         self.network = network
-        self.coefficients = derivatives.coefficients
         self.team = team(threads)
         self.nvec = np.array(choices(space), np.int64)
-        actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
+        actions, first_term, terms = "gaussian" if isinstance(space, Box) else "choices", CHOICES + 3 * self.nvec.size, len(loss.terms)
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
-        functions = (load, compute, shift_and_scale, steps_of, blocks_of, width_of, backward, *heads, derivatives.function)
-        source = KERNEL.format(actions=actions, derivatives=loss)
-        self.module = kernels.load_module(loss, source, {function.__name__: function for function in functions} | CONSTANTS)
+        write_terms = "\n".join(f"columns[FIRST_TERM + {k}, c] = shown[{k}]" for k in range(terms))
+        source = fill(KERNEL, name=loss.formula.__name__, actions=actions, first_term=str(first_term), write_terms=write_terms)
+        names = {function.__name__: function for function in (*FUNCTIONS, *heads)} | CONSTANTS
+        self.module = kernels.load_module(loss.formula.__name__, source, names | {"loss": loss.formula})
         self.together = max(1, min(16, CACHE_BYTES // (2 * network.rows * COLUMNS * 4)))
         """Blocks that a thread processes at once."""
         self._plain = torch.zeros(()), torch.ones(())
@@ -338,13 +324,13 @@ class CpuGradient:
         self.memory = Workspace(
             blocks=aligned_zeros(count, numbers),
             d_blocks=aligned_zeros(count, numbers),
-            columns=aligned_zeros(count, CHOICES + 3 * self.nvec.size, COLUMNS),
+            columns=aligned_zeros(count, first_term + terms, COLUMNS),
             picked=np.zeros((count, COLUMNS), np.int64),
             zeros=aligned_zeros(network.rows),
             gradient=aligned_zeros(SHARES, network.parameters.size),
-            terms=np.zeros((SHARES, TERMS)),
+            terms=np.zeros((SHARES, terms + 1)),
             total=aligned_zeros(network.parameters.size),
-            means=aligned_zeros(1 + TERMS),
+            means=aligned_zeros(terms + 1),
         )
         self._results = torch.from_numpy(self.memory.total), torch.from_numpy(self.memory.means)
         number, action = np.zeros(1, np.float32), np.zeros((1, 1), np.int32 if self.nvec.size else np.float32)
@@ -352,8 +338,8 @@ class CpuGradient:
         # These stand for the rows and the numbers until the first gradient.
         rows = Rows._make([np.zeros(0, np.int64), obs, mask, action, *[number] * 4, activations, 1])
         zero = Numbers(*[np.zeros((), np.float32)] * 3)
-        self._compute = Call(self.module.gradient, 1, rows, zero, self.network, self.nvec, self.coefficients, self.memory)
-        self._finish = Call(self.module.finish, 1, rows, zero, np.float32(value_coef), self.memory)
+        self._compute = Call(self.module.gradient, 1, rows, zero, self.network, self.nvec, loss.coefficients, self.memory)
+        self._finish = Call(self.module.finish, 1, rows, self.memory)
         self._entropy_coef = entropy_coef
         self._rows: Rows | None = None
         self._numbers: tuple[torch.Tensor, ...] = ()
@@ -366,12 +352,9 @@ class CpuGradient:
         ahead.want(self.module, "finish", signature(self._finish.arguments))
 
     def __call__(
-        self, loss: Loss, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
+        self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the mean loss over rows, and the means of the loss and its terms; see `Operations.gradient`.
-
-        The loss is that of the derivatives. The next call overwrites both.
-        """
+        """Return the flat gradient [P] of the mean loss over rows, and means of its terms; the next call overwrites both."""
         rows = self._rows_of(batch, advantage, order)
         count = len(advantage)
         shares = max(1, min(SHARES, blocks_of(*steps_of(count, rows.step_rows)) // min(self.together, SHARE_BLOCKS)))
@@ -381,7 +364,7 @@ class CpuGradient:
             self._rows = rows
         numbers = self._entropy_coef, *(moments or self._plain)
         if any(new is not former for new, former in zip_longest(numbers, self._numbers)):
-            self._give(numbers=Numbers(*(number.float().numpy() for number in numbers)))
+            self._compute.change(numbers=Numbers(*(number.float().numpy() for number in numbers)))
             self._numbers = numbers
         self.team.share(self._compute, shares, 6.0 * self.network.parameters.size * count)
         self._finish(0, 1, 0)

@@ -18,7 +18,6 @@ from warprun.kernels import ahead
 from warprun.kernels.bound import Call, Function, kernel_module, signature
 from warprun.kernels.compile import merged_function
 from warprun.learning.draws import TOGETHER, Stream, Words, bits_of, key_of
-from warprun.learning.kernels.common import TERMS
 from warprun.learning.operations import STEP, Moments, TorchOperations
 
 DIGIT, BUCKETS, DIGITS = 11, 2048, 3
@@ -131,7 +130,7 @@ class CpuMinibatches:
     """The operations of one group that only several gradient steps need, see `Operations`."""
 
     def __init__(self, by_torch: TorchOperations) -> None:
-        self._mean, self._adapts = torch.zeros(2 + TERMS), by_torch.config.adapts_learning_rate
+        self._mean, self._adapts = torch.zeros(2 + len(by_torch.loss.terms)), by_torch.config.adapts_learning_rate
         zero = torch.zeros(())
         words: Words = Stream(0, torch.zeros((), dtype=torch.int64)).words()
         self._shape = 0, 1
@@ -143,7 +142,7 @@ class CpuMinibatches:
         self._pick = Call(
             _module().picked_rows, np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), *[zero.numpy()] * 2
         )
-        self._average = Call(_module().averaged, self._mean.numpy(), 1, np.zeros(1 + TERMS, np.float32), zero.numpy())
+        self._average = Call(_module().averaged, self._mean.numpy(), 1, self._mean[1:].numpy(), zero.numpy())
         given, (low, high) = by_torch.config.learning_rate, by_torch.rate_limits
         numbers = given, low, high, by_torch.rate_factor.numpy(), by_torch.learning_rate.numpy()
         self._adapt = Call(_module().adapted, zero.numpy(), 1.0, *numbers)
@@ -178,8 +177,8 @@ class CpuMinibatches:
         return found
 
     def average(self, mean: torch.Tensor | None, number: int, terms: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-        """Return the means over `number` gradient steps, [K+1], see `Operations`, always in the same memory; K is 1 + TERMS."""
-        assert len(terms) == 1 + TERMS
+        """Return the means over `number` gradient steps, [K+1], see `Operations`, always in the same memory."""
+        assert len(terms) == len(self._mean) - 1
         if mean is not None and mean is not self._mean:
             self._mean.copy_(mean)
         self._average.change(number=number, terms=terms.numpy(), norm=norm.numpy())

@@ -12,15 +12,18 @@ import numpy as np
 import torch
 
 from warprun.kernels import ahead
-from warprun.kernels.bound import Call, Function, kernel_module, signature
-from warprun.kernels.compile import merged_function
+from warprun.kernels.bound import Call, signature
+from warprun.kernels.compile import BOUND, load_module, merged_function
 from warprun.kernels.mlp import Network, forward, normalize
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import Estimate, Spread
 from warprun.learning.kernels.cpu.statistics import Ends
-from warprun.learning.operations import TorchOperations
+from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.targets import TARGETS, Discount, Step
+from warprun.simulation.codegen.templates import fill
 from warprun.simulation.trajectory import Trajectory
+from warprun.spec import GroupSpec
 
 float32, float64 = np.float32, np.float64
 
@@ -109,48 +112,6 @@ def follow(part, thread, network, steps, memory):
             row[c] = float32(0.0) if terminated[c] else row[c]
 
 
-def next_values_of_part(part, thread, network, steps, next_value, memory):
-    """Write the values of `follow` to `next_value` [T, R]."""
-    follow(part, thread, network, steps, memory)
-    following = memory.following[thread]
-    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, next_value.shape[1])
-    for t in range(next_value.shape[0]):
-        row, value = next_value[t, begin:end], following[t]
-        for c in range(row.size):  # Numba takes two seconds to compile the error message of an assignment of slices
-            row[c] = value[c]
-
-
-def advantages_of_part(part, thread, network, steps, reward, gamma, gae_lambda, advantage, returns, memory):
-    """Write A_t = delta_t + gamma lambda A_t+1 and A_t + V_t, [T, R], and their sums; Schulman et al. 2016, eq. 16."""
-    follow(part, thread, network, steps, memory)
-    next_value = memory.following[thread]
-    horizon, total = advantage.shape
-    begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
-    sums = memory.columns[thread]
-    sums[:] = 0.0
-    after = memory.after[thread]
-    after[:] = float32(0.0)
-    decay = gamma * gae_lambda
-    for t in range(horizon - 1, -1, -1):
-        terminated, truncated, value = steps.terminated[t, begin:end], steps.truncated[t, begin:end], steps.value[t, begin:end]
-        rewards, following = reward[t, begin:end], next_value[t]
-        to_advantage, to_returns = advantage[t, begin:end], returns[t, begin:end]
-        for c in range(value.size):
-            delta = rewards[c] + gamma * following[c] - value[c]
-            after[c] = delta + (float32(0.0) if terminated[c] | truncated[c] else decay * after[c])
-            to_advantage[c] = after[c]
-            to_returns[c] = after[c] + value[c]
-        # float64, because the variance may be small compared with the mean.
-        for c in range(value.size):
-            a, r = float64(to_advantage[c]), float64(to_returns[c])
-            sums[ADVANTAGE, c] += a
-            sums[ADVANTAGE_SQUARE, c] += a * a
-            sums[RETURNS, c] += r
-            sums[RETURNS_SQUARE, c] += r * r
-    for k in range(SUMS):
-        memory.sums[part, k] = np.sum(sums[k])
-
-
 def spread_of(count, sums, spread, explained):
     """Write mean and variance of `count` advantages and returns to `spread` (`Spread`), and the variance that the values explain."""
     for k in range(0, SUMS, 2):
@@ -164,24 +125,84 @@ def spread_of(count, sums, spread, explained):
     explained[0] = (returns - errors) / returns if returns > 0.0 else 0.0
 
 
-KERNELS: dict[str, list[Function]] = {
-    "next_values": [next_values_of_part],
-    "advantages": [advantages_of_part],
-    "spread": [spread_of],
+KERNELS = '''"""Advantages by $target, and their moments; written by warprun."""
+
+from numba import njit
+
+
+@njit(cache=True, **BOUND)
+def advantages(first, last, thread, network, steps, reward, log_ratio, p, advantage, returns, memory):
+    horizon, total = advantage.shape
+    after, sums = memory.after[thread], memory.columns[thread]
+    turns = $turns
+    for part in range(first, last):
+        follow(part, thread, network, steps, memory)
+        next_value = memory.following[thread]
+        begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
+        after[:] = float32(0.0)
+        $begin
+        for turn in range(turns):
+            t = $t
+            last_step = t == horizon - 1
+            terminated, truncated, value = steps.terminated[t, begin:end], steps.truncated[t, begin:end], steps.value[t, begin:end]
+            rewards, following, ratio = reward[t, begin:end], next_value[t], log_ratio[$ratio_row, begin:end]
+            to_advantage, to_returns = advantage[t, begin:end], returns[t, begin:end]
+            $before
+            for c in range(value.size):
+                step = Step(rewards[c], value[c], following[c], terminated[c] | truncated[c] | last_step, $ratio)
+                after[c], to_advantage[c], to_returns[c] = target($carried[c], step, p)
+            if turn % horizon == 0:
+                sums[:] = 0.0
+            # float64, because the variance may be small compared with the mean.
+            for c in range(value.size):
+                a, r = float64(to_advantage[c]), float64(to_returns[c])
+                sums[ADVANTAGE, c] += a
+                sums[ADVANTAGE_SQUARE, c] += a * a
+                sums[RETURNS, c] += r
+                sums[RETURNS_SQUARE, c] += r * r
+        for k in range(SUMS):
+            memory.sums[part, k] = np.sum(sums[k])
+
+
+@njit(cache=True, **BOUND)
+def spread(first, last, thread, count, sums, spread, explained):
+    spread_of(count, sums, spread, explained)
+'''
+"""The scan of a target, and the moments of what it gives."""
+CONSTANTS = {
+    "BOUND": BOUND,
+    "COLUMNS": COLUMNS,
+    "SUMS": SUMS,
+    "ADVANTAGE": ADVANTAGE,
+    "ADVANTAGE_SQUARE": ADVANTAGE_SQUARE,
+    "RETURNS": RETURNS,
+    "RETURNS_SQUARE": RETURNS_SQUARE,
+    "Step": Step,
+    "float32": float32,
+    "float64": float64,
+    "np": np,
 }
+BACKWARD = {"turns": "horizon", "t": "horizon - 1 - turn", "begin": "", "before": "", "carried": "after"}
+"""The last step comes first, and `after` is what it gave."""
+FORWARD = {
+    "turns": "horizon * min(p.n_step, horizon)",
+    "t": "turn % horizon",
+    "begin": "copy_values(begin, end, steps, returns)",
+    "before": "before = returns[min(t + 1, horizon - 1), begin:end]",
+    "carried": "before",
+}
+"""See `Target.windowed`."""
+
+
+def copy_values(begin, end, steps, returns):
+    """Let the returns of these columns be the values."""
+    for t in range(returns.shape[0]):
+        value, row = steps.value[t, begin:end], returns[t, begin:end]
+        for c in range(row.size):
+            row[c] = value[c]
 
 
 class Bound(NamedTuple):
-    """The kernel of next values for one trajectory."""
-
-    call: Call
-    ends: Ends
-    memory: Workspace
-    next_value: torch.Tensor
-    """[T, N, A]."""
-
-
-class BoundGAE(NamedTuple):
     """The kernels of advantages for one trajectory and one place of its rewards."""
 
     call: Call
@@ -195,69 +216,58 @@ class BoundGAE(NamedTuple):
 
 
 class CpuReturns:
-    """Computes next values and advantages of one group by kernels."""
+    """Computes advantages and returns of one group by kernels."""
 
-    def __init__(self, network: Network, by_torch: TorchOperations, threads: int) -> None:
-        """`by_torch` are the operations of the group by torch: only GAE has a kernel, other targets start from the next values."""
-        self.network = network
-        self.name, self.config, self._by_torch = by_torch.group.name, by_torch.config, by_torch
+    def __init__(self, network: Network, group: GroupSpec, config: OnPolicyConfig, threads: int) -> None:
+        self.network, self.name = network, group.name
         self.team = team(threads)
-        self.module = kernel_module("returns", KERNELS, merged_function)
-        self._next_values: WeakKeyDictionary[Trajectory, Bound] = WeakKeyDictionary()
-        self._advantages: WeakKeyDictionary[Trajectory, BoundGAE] = WeakKeyDictionary()
+        self.target, self.discount = TARGETS[config.advantage], Discount.of(config)
+        texts, uses = FORWARD if self.target.windowed else BACKWARD, self.target.uses_ratio
+        source = fill(
+            KERNELS,
+            target=config.advantage,
+            ratio="ratio[c]" if uses else "float32(0.0)",
+            ratio_row="t" if uses else "0",
+            **texts,
+        )
+        names = {each.__name__: each for each in (follow, spread_of, copy_values)} | CONSTANTS
+        self.module = load_module(f"returns_{config.advantage}", source, names | {"target": self.target.formula}, merged_function)
+        self._bound: WeakKeyDictionary[Trajectory, Bound] = WeakKeyDictionary()
 
     def compile_ahead(self) -> None:
-        """Let another process compile the kernels of the target (`kernels.ahead`)."""
+        """Let another process compile the kernels (`kernels.ahead`)."""
         values, ends = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.bool_)
         steps = Rollout(values, values, values, ends, ends)
-        number, gae = np.float32(0.0), self.config.advantage == "gae"
-        between = (values, number, number, values) if gae else ()
-        given = (self.network, steps, *between, values, self._memory(steps))
-        ahead.want(self.module, "advantages" if gae else "next_values", signature(given))
-        if gae:
-            ahead.want(self.module, "spread", signature((1, self._memory(steps).sums, values[0], values[0])))
+        memory = self._memory(steps)
+        ahead.want(self.module, "advantages", signature((self.network, steps, values, values, self.discount, values, values, memory)))
+        ahead.want(self.module, "spread", signature((1, memory.sums, values[0], values[0])))
 
-    def next_value(self, trajectory: Trajectory) -> torch.Tensor:
-        """Return V of the observation after each step, [T, N, A]; the next call for this trajectory overwrites it."""
-        if trajectory not in self._next_values:
-            ends = Ends(trajectory, self.name)
-            steps, out = _steps(trajectory, self.name, ends), torch.zeros_like(trajectory.groups[self.name].value)
-            memory = self._memory(steps)
-            call = Call(self.module.next_values, self.network, steps, out.flatten(1).numpy(), memory)
-            self._next_values[trajectory] = Bound(call, ends, memory, out)
-        bound = self._next_values[trajectory]
-        self._run(bound, trajectory)
-        return bound.next_value
-
-    def advantages(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
-        """Return advantages and returns, [T, N, A]; those of GAE are overwritten by the next call for this trajectory."""
-        if self.config.advantage != "gae":
-            return self._by_torch.estimate(trajectory, reward, self.next_value(trajectory), log_ratio)
+    def __call__(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
+        """Return advantages and returns, [T, N, A]; the next call for this trajectory overwrites them."""
         reward = reward.contiguous()
-        bound = self._advantages.get(trajectory)
+        bound = self._bound.get(trajectory)
         if bound is None or bound.rewards != reward.data_ptr():
-            bound = self._advantages[trajectory] = self._bind(trajectory, reward)
-        self._run(bound, trajectory)
+            bound = self._bound[trajectory] = self._bind(trajectory, reward)
+        if log_ratio is not None:
+            bound.call.change(log_ratio=log_ratio.flatten(1).numpy())
+        bound.ends.refresh(trajectory)
+        parts = len(bound.memory.sums)
+        self.team.share(bound.call, parts, 2.0 * self.network.parameters.size * parts * COLUMNS)
         rows = trajectory.groups[self.name].rows  # of actors that had left, advantage and return are 0 and add nothing
         bound.spread.change(count=rows)
         bound.spread(0, 1, 0)
         return bound.estimate
 
-    def _bind(self, trajectory: Trajectory, reward: torch.Tensor) -> BoundGAE:
+    def _bind(self, trajectory: Trajectory, reward: torch.Tensor) -> Bound:
         ends, advantage, returns = Ends(trajectory, self.name), torch.zeros_like(reward), torch.zeros_like(reward)
         steps = _steps(trajectory, self.name, ends)
-        memory = self._memory(steps)
-        of_rows = (reward.flatten(1).numpy(), np.float32(self.config.gamma), np.float32(self.config.gae_lambda))
-        given = (self.network, steps, *of_rows, advantage.flatten(1).numpy(), returns.flatten(1).numpy(), memory)
+        memory, given = self._memory(steps), reward.flatten(1).numpy()
+        results = advantage.flatten(1).numpy(), returns.flatten(1).numpy()
         spread, explained = torch.zeros(SUMS), torch.zeros(1)
-        estimate = Estimate(advantage, returns, Spread(*spread.unbind())._replace(explained=explained[0]), lasting=True)
-        moments = Call(self.module.spread, 1, memory.sums, spread.numpy(), explained.numpy())
-        return BoundGAE(Call(self.module.advantages, *given), moments, ends, memory, estimate, reward.data_ptr())
-
-    def _run(self, bound: Bound | BoundGAE, trajectory: Trajectory) -> None:
-        bound.ends.refresh(trajectory)
-        parts = len(bound.memory.sums)
-        self.team.share(bound.call, parts, 2.0 * self.network.parameters.size * parts * COLUMNS)
+        moments = Spread(*spread.unbind())._replace(explained=explained[0] if self.target.gives_errors else None)
+        call = Call(self.module.advantages, self.network, steps, given, given, self.discount, *results, memory)
+        of_sums = Call(self.module.spread, 1, memory.sums, spread.numpy(), explained.numpy())
+        return Bound(call, of_sums, ends, memory, Estimate(advantage, returns, moments, lasting=True), reward.data_ptr())
 
     def _memory(self, steps: Rollout) -> Workspace:
         threads, (horizon, columns) = self.team.count, steps.value.shape

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from warprun.kernels.mlp import Network
+from warprun.errors import UserError
+from warprun.kernels.mlp import Network, normalized
 from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, read, write
 from warprun.kernels.mlp_cuda_backward import (
     BlockBackward,
@@ -27,15 +28,17 @@ from warprun.learning.batch import Batch, normalize_advantage
 from warprun.learning.byte_counts import GRADIENT_THREADS, cuda_blocks
 from warprun.learning.kernels.common import (
     FORBIDDEN,
-    TERMS,
+    MOST_TERMS,
+    Row,
     gaussian_derivatives,
     gaussian_entropy,
     gradient_rows,
     logit_derivative,
     rows_of,
 )
-from warprun.learning.operations import Derivatives, Loss, Moments
+from warprun.learning.operations import Moments, RowLoss
 from warprun.math import exp, log
+from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device, want
 from warprun.spec import Box, Space, choices
 
@@ -85,8 +88,7 @@ def load_rows(network, rows, begin, n, block, thread, threads):
         if column < n:
             x = read(rows.obs, row_of(rows, begin + column) * features + f)
             if network.normalizes:
-                x = (x - read(network.mean, f)) * read(network.scale, f)
-                x = min(max(x, float32(-10.0)), float32(10.0))
+                x = normalized(x, read(network.mean, f), read(network.scale, f))
         write(block, f * network.columns + column, x)
 
 
@@ -175,12 +177,12 @@ def sum_over_blocks(partial, width, blocks, total, shared, lane, part, parts, at
     write(shared, part * 32 + lane, found)
 
 
-KERNEL = '''"""The gradient of a loss by the parameters of a policy ({derivatives}, {actions}) on CUDA; written by warprun."""
+KERNEL = '''"""The gradient of $name by the parameters of a policy ($actions) on CUDA; written by warprun."""
 
 from numba import cuda, float32
 
-COLUMNS, THREADS, TERMS = {columns}, {threads}, {terms}
-PARTS, SUMS = {parts}, 32 * {parts}
+COLUMNS, THREADS, TERMS = $columns, $threads, $terms
+PARTS, SUMS = $parts, 32 * $parts
 
 
 @cuda.jit(cache=CACHE, fastmath=False, **BOUND)
@@ -206,25 +208,17 @@ def gradient(given, back, nvec, rows, coefficients, entropy_coef, own, end, widt
         # One thread for each column: log-probability, entropy, derivatives of the loss by the outputs, and the terms of the loss.
         for column in range(thread, COLUMNS, THREADS):
             if column < n:
-                row = row_of(rows, begin + column)
-                log_prob, entropy = {actions}_forward(network, nvec, rows, row, block, column, own + TERMS)
+                at_row = row_of(rows, begin + column)
+                log_prob, entropy = ${actions}_forward(network, nvec, rows, at_row, block, column, own + TERMS)
                 value_at = network.value_row * COLUMNS + column
-                d_log_prob, d_value, policy, value, kl, clipped = {derivatives}(
-                    log_prob,
-                    read(block, value_at),
-                    read(rows.log_prob, row),
-                    read(rows.value, row),
-                    read(rows.advantage, begin + column),
-                    read(rows.returns, row),
-                    coefficients,
+                row = Row(
+                    read(rows.log_prob, at_row), read(rows.value, at_row), read(rows.advantage, begin + column), read(rows.returns, at_row)
                 )
-                {actions}_backward(network, nvec, rows, row, block, column, own + TERMS, d_log_prob * weight, entropy_weight)
+                d_log_prob, d_value, shown = loss(log_prob, read(block, value_at), row, coefficients)
+                ${actions}_backward(network, nvec, rows, at_row, block, column, own + TERMS, d_log_prob * weight, entropy_weight)
                 write(block, value_at, float32(d_value) * weight)
-                write(block, own * COLUMNS + column, float32(policy) * weight)
-                write(block, (own + 1) * COLUMNS + column, float32(value) * weight)
-                write(block, (own + 2) * COLUMNS + column, entropy * weight)
-                write(block, (own + 3) * COLUMNS + column, float32(kl) * weight)
-                write(block, (own + 4) * COLUMNS + column, float32(clipped) * weight)
+                $write_terms
+                write(block, (own + TERMS - 1) * COLUMNS + column, entropy * weight)
             else:
                 clear_column(network, block, column, own, end)
         cuda.syncthreads()
@@ -255,22 +249,25 @@ def reduce(partial, width, blocks, total):
             found += shared[p * 32 + lane]
         total[at] = found
 '''
-"""The kernels, with placeholders for the name of the action distribution and of the derivatives of the loss."""
+"""The kernels of an action distribution and a loss."""
 
 
 class CudaGradient:
     """Computes gradients of one network; allocates its memory once, but for what is as large as the number of blocks."""
 
-    def __init__(self, network: Network, space: Space, derivatives: Derivatives, value_coef: float, entropy_coef: torch.Tensor) -> None:
-        """`entropy_coef` [] is read in every gradient; the coefficients of `derivatives` include `value_coef`."""
-        device = entropy_coef.device
-        self.value_coef, self.entropy_coef = value_coef, entropy_coef
-        self.coefficients = derivatives.coefficients
+    def __init__(self, network: Network, space: Space, loss: RowLoss, entropy_coef: torch.Tensor) -> None:
+        """`entropy_coef` [] is read in every gradient. Raises UserError for a loss of too many terms."""
+        device, terms = entropy_coef.device, len(loss.terms) + 1
+        if terms > MOST_TERMS:
+            raise UserError(
+                f"{loss.formula.__name__} shows {terms - 1} terms, and on a GPU a loss has {MOST_TERMS - 1} at most; leave some out"
+            )
+        self.entropy_coef, self.coefficients, self.terms = entropy_coef, loss.coefficients, terms
         self.parameters = torch.as_tensor(network.parameters)
         outputs, components = space.outputs, space.components
         self.own = network.rows
         """First of the rows of a block that hold the terms of the loss, then what each component of an action needs."""
-        self.end = network.rows + TERMS + components
+        self.end = network.rows + terms + components
         rows = gradient_rows(network.rows, components)
         columns = columns_for(rows, COLUMNS)
         made, forward_index = block_network(network, outputs, columns, device)
@@ -278,10 +275,10 @@ class CudaGradient:
         self.index = torch.cat((forward_index, torch.from_numpy(backward_index).to(device)))
         self.packed = torch.empty(len(self.index), device=device)
         self.network = made._replace(weights=self.packed[: len(forward_index)])
-        self.width = len(self.parameters) + TERMS
-        sums = bias_rows(network) + [(self.own + k, len(self.parameters) + k) for k in range(TERMS)]
+        self.width = len(self.parameters) + terms
+        sums = bias_rows(network) + [(self.own + k, len(self.parameters) + k) for k in range(terms)]
         if isinstance(space, Box):
-            sums += [(self.own + TERMS + d, network.log_std + d) for d in range(components)]
+            sums += [(self.own + terms + d, network.log_std + d) for d in range(components)]
         self.back = BlockBackward(
             self.packed[len(forward_index) :],
             torch.from_numpy(layers).to(device),
@@ -295,20 +292,19 @@ class CudaGradient:
         self.chooses = not isinstance(space, Box)
         self.nvec = torch.tensor(choices(space) or (1,), dtype=torch.int32, device=device)
         self.none = {dtype: torch.zeros(1, dtype=dtype, device=device) for dtype in (torch.int64, torch.bool)}
-        actions, loss = "gaussian" if isinstance(space, Box) else "choices", derivatives.function.__name__
+        actions = "gaussian" if isinstance(space, Box) else "choices"
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
-        functions = (*heads, *FUNCTIONS, derivatives.function)
-        source = KERNEL.format(actions=actions, derivatives=loss, columns=columns, threads=self.threads, parts=REDUCE_PARTS, terms=TERMS)
-        names = {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork}
-        self.module = module_for(f"{loss}_cuda", source, names | {"BOUND": BOUND})
+        write_terms = (f"write(block, (own + {k}) * COLUMNS + column, float32(shown[{k}]) * weight)" for k in range(terms - 1))
+        numbers = {"columns": columns, "threads": self.threads, "parts": REDUCE_PARTS, "terms": terms}
+        texts = {"name": loss.formula.__name__, "actions": actions, "write_terms": "\n".join(write_terms)}
+        source = fill(KERNEL, **texts, **{name: str(number) for name, number in numbers.items()})
+        names = {f.__name__: f for f in (*heads, *FUNCTIONS)} | {"BlockNetwork": BlockNetwork, "Row": Row, "BOUND": BOUND}
+        self.module = module_for(f"{loss.formula.__name__}_cuda", source, names | {"loss": loss.formula})
 
     def __call__(
-        self, loss: Loss, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
+        self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the mean loss over rows, and the means of the loss and its terms; see `Operations.gradient`.
-
-        The loss is that of the derivatives. The next call overwrites the gradient.
-        """
+        """Return the flat gradient [P] of the mean loss over rows, and means of its terms; the next call overwrites both."""
         rows = rows_of(batch, advantage, order)
         torch.index_select(self.parameters, 0, self.index, out=self.packed)
         count = len(rows.advantage)
@@ -330,10 +326,7 @@ class CudaGradient:
         blocks = min(self.blocks, -(-count // self.network.columns))
         launch(self.module, "gradient", (blocks, self.threads), self._of_gradient(tiles), self.shared_bytes)
         launch(self.module, "reduce", (-(-self.width // 32), 32 * REDUCE_PARTS), self._of_reduce(blocks))
-        terms = self.total[-TERMS:]
-        policy, value, entropy = terms[:3].unbind()
-        mean_loss = torch.add(policy, value, alpha=self.value_coef).addcmul_(entropy, self.entropy_coef, value=-1.0)
-        return self.total[:-TERMS], torch.cat((mean_loss[None], terms))
+        return self.total[: -self.terms], self.total[-self.terms :]
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""

@@ -16,6 +16,8 @@ from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, c
 from warprun.learning.batch import Estimate, Spread
 from warprun.learning.kernels.cuda.gradient import BOUND, COLUMNS, threads_of
 from warprun.learning.operations import TorchOperations
+from warprun.learning.targets import TARGETS, Discount, Step
+from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 from warprun.simulation.trajectory import Trajectory
 
@@ -69,40 +71,18 @@ def after_last(rollout, column, value):
     return float32(0.0) if read(rollout.terminated, (rollout.steps - 1) * envs + column // rollout.actors) else value
 
 
-def column_advantages(rollout, reward, following, gamma, decay, advantage, returns, column):
-    """Write A_t = delta_t + gamma lambda A_t+1 and A_t + V_t of a column; Schulman et al. 2016, eq. 16. Return the sums over its steps."""
-    envs, env = rollout.columns // rollout.actors, column // rollout.actors
-    after = float32(0.0)
-    # float64, because the variance may be small compared with the mean.
-    a_sum, a_square, r_sum, r_square = float64(0.0), float64(0.0), float64(0.0), float64(0.0)
-    for t in range(rollout.steps - 1, -1, -1):
-        at, flag = t * rollout.columns + column, t * envs + env
-        value = read(rollout.value, at)
-        delta = read(reward, at) + gamma * read(following, at) - value
-        ended = read(rollout.terminated, flag) or read(rollout.truncated, flag)
-        after = delta + (float32(0.0) if ended else decay * after)
-        write(advantage, at, after)
-        write(returns, at, after + value)
-        a, r = float64(after), float64(after + value)
-        a_sum += a
-        a_square += a * a
-        r_sum += r
-        r_square += r * r
-    return a_sum, a_square, r_sum, r_square
-
-
 def mean_and_variance(total, square, count):
     """Return the mean and the unbiased variance of `count` rows from their sum and that of their squares."""
     variance = (square - total * total / float64(count)) / float64(max(1, count - 1))
     return float32(total / float64(count)), float32(max(variance, float64(0.0)))
 
 
-KERNEL = '''"""Next values and advantages on CUDA; written by warprun."""
+KERNEL = '''"""Next values, and advantages by $target, on CUDA; written by warprun."""
 
 from numba import cuda, float32, float64
 
-COLUMNS, THREADS = {columns}, {threads}
-SUMMING, NUMBERS = {summing}, {summing} * {sums}
+COLUMNS, THREADS = $columns, $threads
+SUMMING, SUMS, NUMBERS = $summing, $sums, $summing * $sums
 
 
 @cuda.jit(cache=CACHE, fastmath=False, **BOUND)
@@ -141,24 +121,39 @@ def next_values(given, rollout, following):
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def advantages(rollout, reward, following, gamma, decay, advantage, returns, sums):
+def advantages(rollout, reward, following, log_ratio, p, advantage, returns, sums):
     thread, column = cuda.threadIdx.x, cuda.grid(1)
     shared = cuda.shared.array(NUMBERS, float64)
+    # float64, because the variance may be small compared with the mean.
     a_sum, a_square, r_sum, r_square = float64(0.0), float64(0.0), float64(0.0), float64(0.0)
     if column < rollout.columns:
-        a_sum, a_square, r_sum, r_square = column_advantages(
-            rollout, reward, following, gamma, decay, advantage, returns, column
-        )
+        envs, env, horizon = rollout.columns // rollout.actors, column // rollout.actors, rollout.steps
+        after = float32(0.0)
+        for turn in range($turns):
+            t = $t
+            at, flag = t * rollout.columns + column, t * envs + env
+            ends = read(rollout.terminated, flag) or read(rollout.truncated, flag) or t == horizon - 1
+            step = Step(read(reward, at), read(rollout.value, at), read(following, at), ends, $ratio)
+            $before
+            after, a, r = target(after, step, p)
+            write(advantage, at, a)
+            write(returns, at, r)
+            if turn % horizon == 0:
+                a_sum, a_square, r_sum, r_square = float64(0.0), float64(0.0), float64(0.0), float64(0.0)
+            a_sum += float64(a)
+            a_square += float64(a) * float64(a)
+            r_sum += float64(r)
+            r_square += float64(r) * float64(r)
     shared[thread] = a_sum
     shared[SUMMING + thread] = a_square
     shared[2 * SUMMING + thread] = r_sum
     shared[3 * SUMMING + thread] = r_square
     cuda.syncthreads()
-    if thread < {sums}:
+    if thread < SUMS:
         total = float64(0.0)
         for m in range(SUMMING):
             total += shared[thread * SUMMING + m]
-        sums[cuda.blockIdx.x * {sums} + thread] = total
+        sums[cuda.blockIdx.x * SUMS + thread] = total
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
@@ -166,66 +161,75 @@ def spread(sums, blocks, count, out):
     thread = cuda.threadIdx.x
     shared = cuda.shared.array(32, float64)
     total = float64(0.0)
-    for b in range(thread // {sums}, blocks, 8):
-        total += sums[b * {sums} + thread % {sums}]
+    for b in range(thread // SUMS, blocks, 8):
+        total += sums[b * SUMS + thread % SUMS]
     shared[thread] = total
     cuda.syncthreads()
-    if thread < {sums} // 2:
+    if thread < SUMS // 2:
         first, second = float64(0.0), float64(0.0)
         for m in range(8):
-            first += shared[m * {sums} + 2 * thread]
-            second += shared[m * {sums} + 2 * thread + 1]
+            first += shared[m * SUMS + 2 * thread]
+            second += shared[m * SUMS + 2 * thread + 1]
         out[2 * thread], out[2 * thread + 1] = mean_and_variance(first, second, count)
 '''
 
 
-class CudaReturns:
-    """Computes next values and advantages with one network."""
+BACKWARD = {"turns": "horizon", "t": "horizon - 1 - turn", "before": ""}
+"""The last step comes first, and `after` is what it gave."""
+FORWARD = {
+    "turns": "horizon * min(p.n_step, horizon)",
+    "t": "turn % horizon",
+    "before": "after = read(rollout.value if turn < horizon else returns, min(t + 1, horizon - 1) * rollout.columns + column)",
+}
+"""See `Target.windowed`."""
 
-    def __init__(self, network: Network, by_torch: TorchOperations) -> None:
-        """`by_torch` are the operations of the group by torch: only GAE has a kernel, other targets start from the next values."""
-        self.name, self.config, self._by_torch = by_torch.group.name, by_torch.config, by_torch
-        columns, device = columns_for(network.rows, COLUMNS), by_torch.entropy_coef.device
-        self.network, self.index = block_network(network, by_torch.policy.space.outputs, columns, device)
+
+class CudaReturns:
+    """Computes advantages and returns with one network."""
+
+    def __init__(self, network: Network, reference: TorchOperations) -> None:
+        """`reference` are the operations of the group by torch."""
+        config, device = reference.config, reference.entropy_coef.device
+        self.name, self.target, self.discount = reference.group.name, TARGETS[config.advantage], Discount.of(config)
+        columns = columns_for(network.rows, COLUMNS)
+        self.network, self.index = block_network(network, reference.policy.space.outputs, columns, device)
         self.parameters = torch.as_tensor(network.parameters)
         self.threads = threads_of(np.asarray(network.layers))
         self.shared_bytes = 4 * network.rows * columns
-        functions = (follow, next_truncated, after_last, column_advantages, mean_and_variance, load_columns, compute_layer, read, write)
-        source = KERNEL.format(columns=columns, threads=self.threads, summing=THREADS, sums=SUMS)
-        names = {f.__name__: f for f in functions} | {"BlockNetwork": BlockNetwork, "BOUND": BOUND}
-        self.module = module_for("returns_cuda", source, names)
+        functions = (follow, next_truncated, after_last, mean_and_variance, load_columns, compute_layer, read, write, self.target.formula)
+        numbers = {"columns": columns, "threads": self.threads, "summing": THREADS, "sums": SUMS}
+        texts = FORWARD if self.target.windowed else BACKWARD
+        ratio = "read(log_ratio, at)" if self.target.uses_ratio else "float32(0.0)"
+        source = fill(KERNEL, target=config.advantage, ratio=ratio, **texts, **{name: str(number) for name, number in numbers.items()})
+        names = {f.__name__: f for f in functions} | {"target": self.target.formula, "BlockNetwork": BlockNetwork, "Step": Step}
+        self.module = module_for(f"returns_{config.advantage}_cuda", source, names | {"BOUND": BOUND})
 
     def compile_ahead(self) -> None:
-        """Let another process compile the kernels of the target (`kernels.ahead`)."""
+        """Let another process compile the kernels (`kernels.ahead`)."""
         value = self.network.weights.new_zeros(1)
-        ended, flat = value.bool(), on_device(value)
+        ended, flat, sums = value.bool(), on_device(value), on_device(value.double())
         rollout = on_device(Rollout(value, value, value, ended, ended, 1, 1, 1, 1))
         want(self.module, "next_values", (on_device(self.network), rollout, flat))
-        if self.config.advantage == "gae":
-            number, sums = np.float32(0.0), on_device(value.double())
-            want(self.module, "advantages", (rollout, flat, flat, number, number, flat, flat, sums))
-            want(self.module, "spread", (sums, 1, 1, flat))
+        want(self.module, "advantages", (rollout, flat, flat, flat, self.discount, flat, flat, sums))
+        want(self.module, "spread", (sums, 1, 1, flat))
 
     def next_value(self, trajectory: Trajectory) -> torch.Tensor:
-        """Return V of the observation after each step, [T, N, A]."""
+        """Return V of the observation after each step, [T, N, A]: where truncated the final one, where terminated 0."""
         group = trajectory.groups[self.name]
         out = torch.empty_like(group.value, memory_format=torch.contiguous_format)
         self._follow(_rollout(trajectory, self.name), out)
         # The kernel knows ends that all actors share.
         return out if group.alive is None else out.masked_fill_(trajectory.ends(self.name)[0], 0.0)
 
-    def advantages(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
+    def __call__(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
         """Return advantages and returns, [T, N, A]."""
-        following = self.next_value(trajectory)
-        if self.config.advantage != "gae":
-            return self._by_torch.estimate(trajectory, reward, following, log_ratio)
-        reward = reward.contiguous()
+        reward, following = reward.contiguous(), self.next_value(trajectory)
         rollout, advantage, returns = _rollout(trajectory, self.name), torch.empty_like(reward), torch.empty_like(reward)
         blocks = -(-rollout.columns // THREADS)
         sums, out = reward.new_empty(blocks * SUMS, dtype=torch.float64), reward.new_empty(SUMS)
-        numbers = np.float32(self.config.gamma), np.float32(self.config.gamma * self.config.gae_lambda)
-        flat = [on_device(tensor.view(-1)) for tensor in (reward, following, advantage, returns)]
-        given = (on_device(rollout), *flat[:2], *numbers, *flat[2:], on_device(sums))
+        ratio = reward if log_ratio is None else log_ratio.contiguous()
+        flat = [on_device(tensor.view(-1)) for tensor in (reward, following, ratio, advantage, returns)]
+        given = (on_device(rollout), *flat[:3], self.discount, *flat[3:], on_device(sums))
         launch(self.module, "advantages", (blocks, THREADS), given)
         # Of actors that had left, advantage and return are 0: reward, values and what follows are.
         launch(self.module, "spread", (1, 8 * SUMS), (on_device(sums), blocks, trajectory.groups[self.name].rows, on_device(out)))

@@ -1,9 +1,13 @@
 """REINFORCE with a learned baseline: Williams 1992; Sutton & Barto 2018, section 13.4."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from warprun.errors import UserError
 from warprun.learning.on_policy import OnPolicyAgent
+from warprun.learning.operations import RowLoss
 from warprun.learning.settings import OnPolicyConfig
 
 
@@ -31,13 +35,29 @@ class Agent(OnPolicyAgent[Settings]):
     def learn_group(self, learner, batch):
         """Train the policy of one group on a rollout; return its metrics."""
         batch = batch.samples()  # [T, B] -> rows
+        gradient, means = learner.gradient(batch, batch.advantage)
+        return learner.shown(means, learner.step(gradient))
 
-        def loss(log_prob, entropy, value, rows):
-            policy = -(log_prob * rows.advantage).mean()
-            value_error = (value - rows.returns).square().mean()
-            total = policy + learner.config.value_coef * value_error - learner.entropy_coef * entropy.mean()
-            return total, policy, value_error
+    @classmethod
+    def loss(cls, config):
+        """Return the loss of a row, without the entropy bonus: -log pi A + value_coef (V - R)^2."""
+        return RowLoss(row_loss, Coefficients(np.float32(config.value_coef)), Terms._fields)
 
-        gradient, means = learner.gradient(loss, batch, batch.advantage)
-        norm = learner.step(gradient)
-        return {"policy": means[1], "value": means[2], "grad_norm": norm}
+
+class Coefficients(NamedTuple):
+    """Numbers of the loss, float32."""
+
+    value_coef: np.float32
+
+
+class Terms(NamedTuple):
+    """What is shown of the loss, `loss/NAME`."""
+
+    policy: float
+    value: float
+
+
+def row_loss(log_prob, value, row, p):
+    """Return the derivatives of the loss by log_prob and value, and its terms; kernels compile this, with branches as `where`."""
+    error = value - row.returns
+    return -row.advantage, 2.0 * p.value_coef * error, Terms(-row.advantage * log_prob, error * error)
