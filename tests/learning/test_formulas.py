@@ -11,7 +11,7 @@ from warprun.algorithms.settings import PPOConfig
 from warprun.environment import Box, Discrete, MultiDiscrete
 from warprun.learning.batch import Spread, explained_variance, mean_and_variance, normalize_advantage
 from warprun.learning.distributions import evaluate
-from warprun.learning.kernels.common import Row
+from warprun.learning.formulas import Row
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
 from warprun.learning.settings import OptimizerConfig
 from warprun.learning.targets import TARGETS, Discount, Step, scan

@@ -21,9 +21,10 @@ from tests.ptx.rolling import APPROXIMATE, ULPS, clear, difference, machine, sam
 from tests.ptx.table import Row, keep
 from tests.simulation.rollouts import Arrays
 from warprun.environment import Discrete
+from warprun.learning.formulas import RESOLUTION, TINY
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.network_settings import NetworkConfig
-from warprun.learning.normalization import RESOLUTION, TINY, RewardNormalizer
+from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.on_policy import Learner
 from warprun.learning.operations import Operations
 from warprun.learning.optimizers import Adam, clip_norm

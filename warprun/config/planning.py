@@ -84,6 +84,6 @@ def rollouts_fit(spec: Spec, network_rows: Mapping[str, int]) -> bool:
 def gradients_fit(spec: Spec, network_rows: Mapping[str, int]) -> bool:
     """Return whether gradients can be computed in the shared memory of a GPU; `network_rows` per group: see `plan.Fusion`."""
     from warprun.kernels.mlp_cuda import columns_for
-    from warprun.learning.kernels.common import gradient_rows
+    from warprun.learning.kernels.rows import gradient_rows
 
     return all(columns_for(gradient_rows(rows, spec.group(name).action.components), 1) > 0 for name, rows in network_rows.items())

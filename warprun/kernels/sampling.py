@@ -12,6 +12,8 @@ float32 = np.float32
 
 HALF_LOG_2_PI = np.float32(0.9189385332046727)
 """log(sqrt(2 pi))."""
+FORBIDDEN = np.float32(-1e30)
+"""Logit of a masked action: finite, so that probability 0 times its logarithm is 0."""
 LOG_STD_MIN, LOG_STD_MAX = (np.float32(limit) for limit in SQUASHED_LOG_STD)
 
 
@@ -140,3 +142,25 @@ def limited_log_std(log_std):
 def gaussian_log_density(z, log_std):
     """Return the log-density of a normal distribution at `z` standard deviations from the mean."""
     return float32(-0.5) * z * z - log_std - HALF_LOG_2_PI
+
+
+def logit_derivative(log_p, chosen, entropy, d_log_prob, entropy_weight):  # type: ignore[no-untyped-def]
+    """Return the derivative by a logit: d log p(a) / d l_k = [k = a] - p_k and d H / d l_k = -p_k (log p_k + H).
+
+    `log_p` is log p_k, `chosen` is [k = a], `entropy` is H of the choice. The loss has the derivative `d_log_prob` and -`entropy_weight` H.
+    """
+    p = exp(log_p)
+    return d_log_prob * (chosen - p) + entropy_weight * p * (log_p + entropy)
+
+
+def gaussian_entropy(log_std):  # type: ignore[no-untyped-def]
+    """Return the entropy of a Gaussian: 1/2 + log(sqrt(2 pi)) + log_std."""
+    return log_std + (float32(0.5) + HALF_LOG_2_PI)
+
+
+def gaussian_derivatives(z, scale, d_log_prob, entropy_weight):  # type: ignore[no-untyped-def]
+    """Return the derivatives by the mean, z / standard deviation, and by the log standard deviation, z^2 - 1, with that of the entropy.
+
+    `scale` is 1 / standard deviation. The loss has the derivative `d_log_prob` and -`entropy_weight` H.
+    """
+    return d_log_prob * z * scale, d_log_prob * (z * z - float32(1.0)) - entropy_weight

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from warprun.learning.communicator import Communicator, SingleProcess, mean_
+from warprun.learning.formulas import merged, normalized_reward, varies
+from warprun.learning.tensors import on_tensors
 from warprun.spec import OBS_LIMIT, Field, GroupSpec
 
 if TYPE_CHECKING:  # a policy that has left warprun has no simulator
@@ -18,10 +20,6 @@ if TYPE_CHECKING:  # a policy that has left warprun has no simulator
 SINGLE = SingleProcess()
 Part = tuple[torch.Tensor, torch.Tensor, int]
 """Mean and population variance, [F] float64 each, and the number of rows."""
-RESOLUTION = 2.0**-24
-"""Relative rounding error of float32: a standard deviation of less than this part of the mean is rounding."""
-TINY = 2.0**-126
-"""Smallest float32 with all its digits: below it a standard deviation is rounding, too, and 1 / TINY is still a float32."""
 
 
 class RunningStatistics:
@@ -50,13 +48,10 @@ class RunningStatistics:
 
     def _merge(self, mean: torch.Tensor, variance: torch.Tensor, count: int | torch.Tensor) -> None:
         """Take in `count` rows, of which only the mean and the population variance, [F], are known; Chan et al. 1979."""
-        total = self.count + count
-        delta = mean - self.mean
-        # A count of 0 takes the 1 that stands for "no variance known yet" out of the sum.
-        squares = self.variance * self.count + variance * count + delta * delta * (self.count * count / total)
-        self.mean += delta * (count / total)
-        self.variance.copy_(squares / total)
-        self.count.copy_(total)
+        mean, variance = merged(self.mean, self.variance, self.count, mean - self.mean, variance, count)
+        self.mean.copy_(mean)
+        self.variance.copy_(variance)
+        self.count += count
 
     def forget(self, count: int | torch.Tensor) -> None:
         """Let all rows so far count as those of the window, after `count` rows were taken in."""
@@ -68,14 +63,9 @@ class RunningStatistics:
         return {"mean": self.mean, "variance": self.variance, "count": self.count}
 
 
-def varies(mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
-    """Return what varies by more than the rounding of float32, [F] bool."""
-    return variance > (RESOLUTION * mean).abs().clamp(min=TINY).square()
-
-
 def inverse_deviation(mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """Return 1 / standard deviation, [F] float64, or 1 for what does not vary but for rounding."""
-    return torch.where(varies(mean, variance), variance, 1.0).rsqrt()
+    return torch.where(on_tensors(varies)(mean, variance), variance, 1.0).rsqrt()
 
 
 def moments(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -160,7 +150,7 @@ class ObservationNormalizer:
     def constant_share(self) -> torch.Tensor:
         """Return the share of features that have not varied but for rounding, []; of fields that of whole channels."""
         mean, variance = by_channel(self.statistics.mean, self.statistics.variance, self.fields)
-        return (~varies(mean, variance)).float().mean()
+        return (~on_tensors(varies)(mean, variance)).float().mean()
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
@@ -231,8 +221,7 @@ class RewardNormalizer:
             of_source[0].copy_(running)
         self.statistics.update(returns.view(-1, 1) if group is None else group.of_alive(returns)[0].view(-1, 1))
         mean = self.statistics.mean.to(reward.dtype)
-        potential_lost = torch.where(terminated, mean, (1.0 - self.gamma) * mean)
-        found = (reward - potential_lost).mul_(self._scale(reward))
+        found = on_tensors(normalized_reward)(reward, terminated, mean, self._scale(reward), self.gamma)
         return found if group is None or group.alive is None else found.masked_fill_(~group.alive[:-1], 0.0)
 
     def largest(self, reward: torch.Tensor) -> torch.Tensor:

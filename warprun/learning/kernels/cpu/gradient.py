@@ -19,19 +19,12 @@ from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.mlp import Network, backward, forward, normalize, width_of
-from warprun.kernels.sampling import gaussian_log_density
+from warprun.kernels.sampling import FORBIDDEN, gaussian_derivatives, gaussian_entropy, gaussian_log_density, logit_derivative
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import ROUNDING, Batch
-from warprun.learning.kernels.common import (
-    FORBIDDEN,
-    Row,
-    Rows,
-    gaussian_derivatives,
-    gaussian_entropy,
-    logit_derivative,
-    rows_of,
-)
+from warprun.learning.formulas import Row
+from warprun.learning.kernels.rows import Rows, rows_of
 from warprun.learning.operations import Moments, RowLoss
 from warprun.math import exp, log
 from warprun.simulation.codegen.templates import fill

@@ -18,7 +18,7 @@ from warprun.kernels.bound import Call, Function, kernel_module, signature
 from warprun.kernels.compile import merged_function
 from warprun.kernels.threads import Team, team
 from warprun.learning import optimizers
-from warprun.learning.kernels.common import adam
+from warprun.learning.formulas import adam
 from warprun.math import sqrt
 
 PIECE = 4096

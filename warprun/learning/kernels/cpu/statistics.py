@@ -20,9 +20,8 @@ from warprun.kernels.bound import Call, Function, kernel_module, signature
 from warprun.kernels.compile import merged_function
 from warprun.kernels.simd import COLUMNS
 from warprun.kernels.threads import team
+from warprun.learning.formulas import merged, normalized_reward, varies
 from warprun.learning.normalization import (
-    RESOLUTION,
-    TINY,
     ObservationNormalizer,
     RewardNormalizer,
     RunningStatistics,
@@ -109,19 +108,17 @@ def normalized_of_part(part, reward, terminated, gamma, running, out):
     """Write the rewards of a part of the columns, less the change of the potential, over the standard deviation, to `out` [T, R]."""
     horizon, total = reward.shape
     begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
-    at_end, scale = running.shift[0], running.scale[0]
-    before = (float32(1.0) - gamma) * at_end
+    mean, scale = running.shift[0], running.scale[0]
     for t in range(horizon):
         given, over, wanted = reward[t, begin:end], terminated[t, begin:end], out[t, begin:end]
         for c in range(wanted.size):
-            wanted[c] = (given[c] - (at_end if over[c] else before)) * scale
+            wanted[c] = normalized_reward(given[c], over[c], mean, scale, gamma)
 
 
 def merge_sums(count, running):
     """Take the sums over `count` rows into the statistics (Chan et al. 1979), and normalise by them from now on."""
     features = running.mean.size
     before = running.rows[0]
-    total = before + count
     for f in range(features):
         first, second = 0.0, 0.0
         for share in range(running.sums.shape[0]):
@@ -130,15 +127,12 @@ def merge_sums(count, running):
                 second += running.sums[share, 1, m]
         offset = first / count
         variance = max(second / count - offset * offset, 0.0)
-        delta = running.pivot[0, f] + offset - running.mean[f]
-        squares = running.variance[f] * before + variance * count + delta * delta * (before * count / total)
-        running.mean[f] += delta * (count / total)
-        running.variance[f] = squares / total
-        least = max(abs(RESOLUTION * running.mean[f]), float64(TINY))
-        varies = running.variance[f] > least * least
-        running.shift[f] = running.mean[f]
-        running.scale[f] = 1.0 / np.sqrt(running.variance[f] if varies else 1.0)
-    running.rows[0] = min(total, running.window * count)
+        mean = running.pivot[0, f] + offset
+        mean, variance = merged(running.mean[f], running.variance[f], before, mean - running.mean[f], variance, count)
+        running.mean[f], running.variance[f] = mean, variance
+        running.shift[f] = mean
+        running.scale[f] = 1.0 / np.sqrt(variance if varies(mean, variance) else 1.0)
+    running.rows[0] = min(before + count, running.window * count)
 
 
 @cache

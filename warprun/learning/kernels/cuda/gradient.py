@@ -23,19 +23,11 @@ from warprun.kernels.mlp_cuda_backward import (
     compute_slopes,
     pack_backward,
 )
-from warprun.kernels.sampling import gaussian_log_density
+from warprun.kernels.sampling import FORBIDDEN, gaussian_derivatives, gaussian_entropy, gaussian_log_density, logit_derivative
 from warprun.learning.batch import Batch, normalize_advantage
 from warprun.learning.byte_counts import GRADIENT_THREADS, cuda_blocks
-from warprun.learning.kernels.common import (
-    FORBIDDEN,
-    MOST_TERMS,
-    Row,
-    gaussian_derivatives,
-    gaussian_entropy,
-    gradient_rows,
-    logit_derivative,
-    rows_of,
-)
+from warprun.learning.formulas import Row
+from warprun.learning.kernels.rows import MOST_TERMS, gradient_rows, rows_of
 from warprun.learning.operations import Moments, RowLoss
 from warprun.math import exp, log
 from warprun.simulation.codegen.templates import fill

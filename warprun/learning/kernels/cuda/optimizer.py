@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import read, write
-from warprun.learning.kernels.common import adam
+from warprun.learning.formulas import adam
 from warprun.learning.optimizers import Adam
 from warprun.math import sqrt
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want

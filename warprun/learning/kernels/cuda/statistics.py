@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import read, write
-from warprun.learning.normalization import RESOLUTION, TINY, ObservationNormalizer, RewardNormalizer, RunningStatistics
+from warprun.learning.formulas import merged, normalized_reward, varies
+from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer, RunningStatistics
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 from warprun.simulation.trajectory import Trajectory
 
@@ -22,7 +23,6 @@ MOST_BLOCKS = 512
 """Blocks that sum rows."""
 
 float32, float64 = np.float32, np.float64
-ROUNDING, LEAST = float64(RESOLUTION) * float64(RESOLUTION), float64(TINY) * float64(TINY)
 
 
 class Running(NamedTuple):
@@ -68,23 +68,14 @@ def sum_returns(reward, terminated, truncated, returns, continues, mean, gamma, 
     return total, square
 
 
-def merged(running, f, count, total, square):
-    """Take `count` numbers of feature `f` into the statistics, given the sums about the mean; Chan et al. 1979."""
-    before = running.rows[0]
-    every = before + count
-    delta = total / count
-    variance = square / count - delta * delta
-    squares = running.variance[f] * before + variance * count + delta * delta * (before * count / every)
-    mean, variance = running.mean[f] + delta * (count / every), squares / every
+def merge_sums(running, f, count, total, square):
+    """Take `count` numbers of feature `f` into the statistics, given the sums about the mean."""
+    offset = total / count
+    variance = square / count - offset * offset
+    mean, variance = merged(running.mean[f], running.variance[f], running.rows[0], offset, variance, count)
     running.mean[f], running.variance[f] = mean, variance
     running.shift[f] = float32(mean)
-    varies = variance > max(ROUNDING * mean * mean, LEAST)
-    running.scale[f] = float32(float64(1.0) / sqrt(variance)) if varies else float32(1.0)
-
-
-def normalized(reward, mean, scale, terminated, gamma):
-    """Return a reward as in `RewardNormalizer`: less the potential that is lost, in units of the standard deviation."""
-    return (reward - (mean if terminated else (float32(1.0) - gamma) * mean)) * scale
+    running.scale[f] = float32(float64(1.0) / sqrt(variance)) if varies(mean, variance) else float32(1.0)
 
 
 KERNEL = '''"""Running statistics on CUDA; written by warprun."""
@@ -154,7 +145,7 @@ def merge(sums, blocks, count, features, running):
         for m in range(thread, active, features):
             total += shared[m]
             square += shared[THREADS + m]
-        merged(running, thread, float64(count), total, square)
+        merge_sums(running, thread, float64(count), total, square)
     cuda.syncthreads()
     if thread == 0:
         running.rows[0] += float64(count)
@@ -165,7 +156,7 @@ def rewards(reward, terminated, running, gamma, columns, actors, out):
     m = cuda.grid(1)
     if m < reward.size:
         flag = m // columns * (columns // actors) + m % columns // actors
-        out[m] = normalized(read(reward, m), running.shift[0], running.scale[0], read(terminated, flag), gamma)
+        out[m] = normalized_reward(read(reward, m), read(terminated, flag), running.shift[0], running.scale[0], gamma)
 '''
 
 
@@ -177,7 +168,7 @@ class CudaStatistics:
         self.features, self.statistics = len(shift), statistics
         assert self.features <= THREADS
         self.running = Running(statistics.mean, statistics.variance, statistics.count.view(1), shift, scale)
-        functions = (sum_numbers, sum_returns, merged, normalized, read)
+        functions = (sum_numbers, sum_returns, merge_sums, normalized_reward, read)
         self.module = module_for("statistics_cuda", KERNEL.format(threads=THREADS), {f.__name__: f for f in functions})
 
     def compile_ahead(self) -> None:

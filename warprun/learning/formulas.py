@@ -1,0 +1,65 @@
+"""Formulas of learning for one row or one number: kernels for CPU and CUDA loop over them, and torch computes them on tensors.
+
+Those of losses stand beside their algorithms, those of advantages in `targets.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from warprun.math import maximum, sqrt, where
+
+float32 = np.float32
+
+RESOLUTION = 2.0**-24
+"""Relative rounding error of float32: a standard deviation of less than this part of the mean is rounding."""
+TINY = 2.0**-126
+"""Smallest float32 with all its digits: below it a standard deviation is rounding, too, and 1 / TINY is still a float32."""
+SMALLEST_MOMENT = np.float32(1e-36)
+"""Moments of Adam below it become 0. Those of units without gradient would decay to denormal numbers and stay there, and Intel's processors
+take some 40 times as long for those."""
+
+
+class Row(NamedTuple):
+    """What a loss gets of a row of the rollout, see `RowLoss`."""
+
+    log_prob: float
+    value: float
+    advantage: float
+    returns: float
+
+
+def adam(g, mean, square, keep1, beta2, keep2, step, square_scale, eps):  # type: ignore[no-untyped-def]
+    """Return the new mean and square of a gradient's element `g`, and what is subtracted from the parameter; Kingma & Ba 2015, algorithm 1.
+
+    `keep1` and `keep2` are 1 - beta1 and 1 - beta2. `step` is the learning rate over 1 - beta1^t, `square_scale` 1 over 1 - beta2^t.
+    `optimizers.Adam` is the same in torch.
+    """
+    mean += keep1 * (g - mean)
+    square = beta2 * square + keep2 * g * g
+    mean = mean if abs(mean) > SMALLEST_MOMENT else float32(0.0)
+    square = square if square > SMALLEST_MOMENT else float32(0.0)
+    return mean, square, step * mean / (sqrt(square * square_scale) + eps)
+
+
+def merged(mean, variance, count, offset, more_variance, more):  # type: ignore[no-untyped-def]
+    """Return mean and population variance of `count` rows and `more` others, whose mean is `mean` + `offset`; Chan et al. 1979.
+
+    A `count` of 0 takes the 1 that stands for "no variance known yet" out of the sum.
+    """
+    total = count + more
+    squares = variance * count + more_variance * more + offset * offset * (count * more / total)
+    return mean + offset * (more / total), squares / total
+
+
+def varies(mean, variance):  # type: ignore[no-untyped-def]
+    """Return whether numbers vary by more than the rounding of float32."""
+    least = maximum(abs(RESOLUTION * mean), TINY)
+    return variance > least * least
+
+
+def normalized_reward(reward, terminated, mean, scale, gamma):  # type: ignore[no-untyped-def]
+    """Return a reward less the potential `mean` that is lost, in units of the standard deviation, see `RewardNormalizer`."""
+    return (reward - where(terminated, mean, (1.0 - gamma) * mean)) * scale
