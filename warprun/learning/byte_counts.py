@@ -132,10 +132,10 @@ def cuda_blocks(width: int, threads: int, multiprocessors: int) -> int:
     return max(1, min(multiprocessors * (GRADIENT_THREADS // threads), PARTIAL_BYTES // (FLOAT * width)))
 
 
-def on_policy_results(rows: int, actors: int, gae: bool, normalizes: bool) -> int:
-    """Return the bytes that CPU kernels keep for a rollout: advantages and returns or next values, rewards, and ends for each actor."""
+def on_policy_results(rows: int, actors: int, normalizes: bool) -> int:
+    """Return the bytes that CPU kernels keep for a rollout: advantages and returns, rewards, and ends for each actor."""
     flags = 2 * rows if actors > 1 else 0
-    return FLOAT * rows * ((2 if gae else 1) + normalizes) + flags * (1 + normalizes)
+    return FLOAT * rows * (2 + normalizes) + flags * (1 + normalizes)
 
 
 def optimizer_step(n_parameters: int) -> Phase:

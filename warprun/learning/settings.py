@@ -209,11 +209,11 @@ class OnPolicyConfig:
         units = features + trunks * (encoder.numbers + network.numbers()) + outputs + 1
         kept, computing = byte_counts.on_policy_gradient(n_parameters, units, step_rows, sizes)
         kept += 4 * n_parameters * (1 + byte_counts.optimizer_tensors(self.optimizer.name))
-        in_kernels, gae = sizes.kernel_networks and not sizes.on_gpu, self.advantage == "gae"
+        in_kernels = sizes.kernel_networks and not sizes.on_gpu
         if in_kernels:
-            kept += byte_counts.on_policy_results(rows, group.size, gae, self.normalize_reward)
+            kept += byte_counts.on_policy_results(rows, group.size, self.normalize_reward)
         # Advantages and returns are kept while gradient steps are taken, and the order of the rows of minibatches.
-        results, minibatches = [] if in_kernels and gae else [4 * rows, 4 * rows], self.steps_per_pass() > 1
+        results, minibatches = [] if in_kernels else [4 * rows, 4 * rows], self.steps_per_pass() > 1
         if group.leaves:
             results = [*results, *byte_counts.rows_of_alive(rows, features, group.masked_actions, components)]
         phases = [
