@@ -56,7 +56,7 @@ def workplace(tmp_path, monkeypatch):
 
 PARALLEL = "conf/env/tanks.yaml"
 """An MPI program, which tests/test_extending.py trains with several processes."""
-NEED = {"noisy": "jax", "minatar": "minatar", "warped": "warp"}
+NEED = {"noisy": "jax", "minatar": "minatar"}
 """Example -> its library, which tests do not install."""
 OF_PICTURES = ("minatar",)
 """Examples whose observations are pictures."""
