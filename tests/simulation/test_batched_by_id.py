@@ -1,5 +1,6 @@
 """Batches of other libraries: environments by id of gymnax, Brax and Jumanji, and the example in Warp."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,7 @@ def test_pendulums_of_the_page_in_warp_are_those_in_torch(tmp_path: Path, monkey
     """The same steps, and no copies: kernels of Warp read the actions and write the observations in the rollout."""
     warp = pytest.importorskip("warp")
     make_files(ROOT / "docs" / "external.md", tmp_path)
+    shutil.copytree(ROOT / "examples" / "warp", tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     given: dict[str, Any] = {"n_envs": 16, "first_env": 0, "horizon": 30, "seed": 1, "device": CPU, "exploration": None}
     made = [load_environment(EnvConfig(name, f"./{name}.py", time_limit=200))[0] for name in ("warped", "pendulums")]
