@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from warprun.learning.tensors import Number
 from warprun.math import maximum, sqrt, where
 
 float32 = np.float32
@@ -25,10 +26,10 @@ take some 40 times as long for those."""
 class Row(NamedTuple):
     """What a loss gets of a row of the rollout, see `RowLoss`."""
 
-    log_prob: float
-    value: float
-    advantage: float
-    returns: float
+    log_prob: Number
+    value: Number
+    advantage: Number
+    returns: Number
 
 
 def adam(g, mean, square, keep1, beta2, keep2, step, square_scale, eps):  # type: ignore[no-untyped-def]

@@ -228,7 +228,9 @@ class OnPolicyAgent(ABC, Generic[C]):
         self.learners: list[Learner[C]] = []
         for i, group in enumerate(spec.groups):
             own = group_config(config, group.name)
-            self.learners.append(Learner(own, group, context, slices, derived_seed(context.seed, "group", i), self.loss(own)))
+            self.learners.append(
+                Learner(own, group, context, slices, derived_seed(context.seed, "group", i), self.loss(own).tried(own.name))
+            )
         self.carry = {learner.name: learner.policy.carry for learner in self.learners}
         self.kept = {learner.name: learner.operations.kept for learner in self.learners if learner.operations.kept}
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)

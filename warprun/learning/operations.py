@@ -9,9 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from warprun.errors import UserError
 from warprun.learning import distributions
 from warprun.learning.batch import Batch, Estimate, mean_and_variance, normalize_advantage
 from warprun.learning.draws import permutation
+from warprun.learning.formulas import Row
 from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.optimizers import Optimizer, clip_norm
 from warprun.learning.policy import ActorCriticPolicy
@@ -20,6 +22,7 @@ from warprun.learning.targets import TARGETS, Discount, Step, scan
 from warprun.learning.tensors import on_tensors
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
+from warprun.user_code import errors_of_user
 
 STEP = 1.5
 """Factor by which an adapted learning rate changes."""
@@ -41,6 +44,17 @@ class RowLoss(NamedTuple):
     """A NamedTuple of numbers."""
     terms: tuple[str, ...]
     """Names of the terms, of which means over rows are shown as `loss/NAME`."""
+
+    def tried(self, name: str) -> RowLoss:
+        """Return this loss of the agent `name`. Raises UserError if it does not work on two rows."""
+        place = f"the loss {self.formula.__name__} of agent={name}"
+        numbers = torch.linspace(0.5, 1.5, 2)
+        with errors_of_user(f"{place} fails on tensors; write it with warprun.math, and branches as where", "a loss"):
+            by_log_prob, by_value, shown = on_tensors(self.formula)(numbers, numbers, Row(*[numbers] * 4), self.coefficients)
+        if len(shown) != len(self.terms) or any(each.shape != (2,) for each in (by_log_prob, by_value, *shown)):
+            names = ", ".join(self.terms)
+            raise UserError(f"{place} must return the derivatives by log_prob and value, and a tuple of its terms ({names}), of each row")
+        return self
 
 
 class Operations(NamedTuple):
