@@ -10,12 +10,9 @@ import pytest
 from numba.core import errors
 from numba.core.compiler_lock import global_compiler_lock
 
-from warprun import math, random
 from warprun.checking.machine_code import nvvm_problem
-from warprun.kernels import compile as kernels
 from warprun.kernels import thrift
 from warprun.kernels.without_gpu import compiling_for
-from warprun.neighbours import nearest
 
 CODE = """
 import sys
@@ -43,21 +40,12 @@ def test_products_of_matrices_still_find_scipy() -> None:
     np.testing.assert_allclose(product(a, a.T.copy()), a @ a.T)
 
 
-def test_messages_have_no_colours() -> None:
+def test_messages_have_no_colours_and_collections_are_rare_while_numba_compiles() -> None:
     assert str(errors.TypingError("no such thing")) == "no such thing"
-
-
-def test_collections_are_rare_while_numba_compiles() -> None:
     before = gc.get_threshold()
     with global_compiler_lock:
         assert gc.get_threshold()[0] >= 200_000
     assert gc.get_threshold() == before
-
-
-def test_what_indexes_no_array_is_compiled_once_for_checks_and_for_kernels() -> None:
-    for function in (math.sin, random.uniform):
-        assert kernels._rebuild(function, kernels._checked) is kernels.kernel_function(function)
-    assert kernels._rebuild(nearest, kernels._checked) is not kernels.kernel_function(nearest)
 
 
 def test_options_of_compilers_are_as_before() -> None:

@@ -3,8 +3,6 @@
 What is not known, a modifier or a type, is an error that names the line: nothing is skipped, and nothing guessed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -37,7 +35,6 @@ class Scope(Protocol):
     """The kernel that an instruction stands in."""
 
     number: int
-    """Line of the PTX."""
 
     def read(self, text: str, kind: str) -> str: ...
     def write(self, target: str, kind: str, value: str) -> None: ...
@@ -57,7 +54,6 @@ def width_of(kind: str) -> int:
 
 
 def c_type(kind: str) -> str:
-    """Return the C type of a PTX type."""
     if kind == "pred":
         return "uint8_t"
     if kind[0] == "f":
@@ -66,7 +62,6 @@ def c_type(kind: str) -> str:
 
 
 def unsigned(kind: str) -> str:
-    """Return the unsigned type of the width of `kind`."""
     return f"u{width_of(kind)}"
 
 
@@ -80,7 +75,6 @@ class Instruction:
 
     @property
     def real(self) -> bool:
-        """Whether it is of floats."""
         return self.kind[0] == "f"
 
     def allow(self, *modifiers: str, among: Iterable[str] | None = None) -> None:
@@ -94,7 +88,6 @@ class Instruction:
         return self.scope.read(self.operands[n], kind or self.kind)
 
     def give(self, value: str, kind: str | None = None) -> None:
-        """Set the target."""
         self.scope.write(self.operands[0], kind or self.kind, value)
 
     def give_integer(self, value: str) -> None:
@@ -201,7 +194,6 @@ def flushed(i: Instruction, value: str) -> str:
 
 
 def sum_or_product(i: Instruction) -> None:
-    """add, sub and mul."""
     if i.real:
         i.allow("rn", "ftz")
         i.give(flushed(i, f"({i.value(1)} {SIGNS[i.name]} {i.value(2)})"))
@@ -214,7 +206,6 @@ def sum_or_product(i: Instruction) -> None:
 
 
 def product(i: Instruction) -> tuple[str, str]:
-    """Return the value and the type of an integer product."""
     width, kind = width_of(i.kind), i.kind
     if "wide" in i.modifiers:
         wide = f"{kind[0]}{2 * width}"
@@ -280,7 +271,6 @@ def absolute(i: Instruction) -> None:
 
 
 def extreme(i: Instruction) -> None:
-    """min and max."""
     i.allow()
     a, b = i.value(1), i.value(2)
     i.give(f"{i.name}_{i.kind}({a}, {b})" if i.real else f"({a} {'<' if i.name == 'min' else '>'} {b} ? {a} : {b})")
@@ -394,4 +384,3 @@ EMIT: dict[str, Emit] = {
     **dict.fromkeys(("popc", "clz"), count_bits),
     **dict.fromkeys(FUNCTIONS, function),
 }
-"""What writes an instruction, by its name."""

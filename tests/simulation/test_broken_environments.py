@@ -1,7 +1,5 @@
 """Every mistake in an environment file ends the command in one line with the place, exit code 2, and no files."""
 
-from __future__ import annotations
-
 import builtins
 import re
 import shutil

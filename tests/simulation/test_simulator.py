@@ -170,23 +170,20 @@ def said_of(who: str, *arguments: str, ranks: int = 1) -> str:
     return line
 
 
-@pytest.mark.long
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("who", ["RANK=1", "RANK=0"])
-def test_a_rank_is_named(who: str, tmp_path: Path) -> None:
-    line = said_of(who, "concurrency=ddp", "concurrency.processes=2", f"run_dir={tmp_path / 'run'}")
-    rank, env = ("", 2) if who == "RANK=0" else ("rank 1: ", 5)
-    assert f"error: {rank}environment {env} was {TOO_OFTEN.format(steps=24, rows=2)}" in line
+DDP = ("concurrency=ddp", "concurrency.processes=2")
+WHERE = {
+    "an evaluation": (["evaluation", "eval.every=1%"], 1, "in an evaluation environment 1", 20, 1),
+    "rank 1": (["RANK=1", *DDP], 1, "rank 1: environment 5", 24, 2),
+    "rank 0": (["RANK=0", *DDP], 1, "environment 2", 24, 2),
+    "an actor": (["PMI_RANK=2", "concurrency=sync"], 3, "rank 2 (actor 1): environment 5", 24, 2),
+}
 
 
 @pytest.mark.long
-def test_an_actor_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("mpi4py")
-    line = said_of("PMI_RANK=2", "concurrency=sync", f"run_dir={tmp_path / 'run'}", ranks=3)
-    assert f"error: rank 2 (actor 1): environment 5 was {TOO_OFTEN.format(steps=24, rows=2)}" in line
-
-
-@pytest.mark.long
-def test_an_evaluation_is_named(tmp_path: Path) -> None:
-    line = said_of("evaluation", "eval.every=1%", f"run_dir={tmp_path / 'run'}")
-    assert f"error: in an evaluation environment 1 was {TOO_OFTEN.format(steps=20, rows=1)}" in line
+@pytest.mark.parametrize("where", WHERE)
+def test_where_it_was_is_named(where: str, tmp_path: Path) -> None:
+    (who, *given), ranks, told, steps, rows = WHERE[where]
+    if ranks > 1:
+        pytest.importorskip("mpi4py")
+    line = said_of(who, *given, f"run_dir={tmp_path / 'run'}", ranks=ranks)
+    assert f"error: {told} was {TOO_OFTEN.format(steps=steps, rows=rows)}" in line
