@@ -397,17 +397,12 @@ def first_of(pair: tuple[np.float32, int], place: int) -> object:
     return pair[place]
 
 
-def test_a_function_is_compiled_once_for_all_numbers() -> None:
-    draw = kernel_function(uniform)
+def test_a_function_is_compiled_once_for_all_numbers_and_for_each_where_nothing_else_will_do() -> None:
+    draw, head = kernel_function(uniform), "from numba import njit\n\n@njit(**FLAGS)\ndef kernel"
     before = set(draw.overloads)  # type: ignore[attr-defined]
-    source = "from numba import njit\n\n@njit(**FLAGS)\ndef kernel(rng):\n    return draw(rng, 0, 0.0, 1.0) + draw(rng, 1, 0.0, 1.0)\n"
-    module = load_module("draws", source, {"draw": uniform, "FLAGS": FLAGS})
-    module.kernel(Rng(*[np.uint32(7)] * 5))
+    source = f"{head}(rng):\n    return draw(rng, 0, 0.0, 1.0) + draw(rng, 1, 0.0, 1.0)\n"
+    load_module("draws", source, {"draw": uniform, "FLAGS": FLAGS}).kernel(Rng(*[np.uint32(7)] * 5))
     assert len(set(draw.overloads) - before) <= 1  # type: ignore[attr-defined]
     assert not any(isinstance(kind, Literal) for types in draw.overloads for kind in types)  # type: ignore[attr-defined]
-
-
-def test_a_literal_stays_one_where_nothing_else_will_do() -> None:
-    source = "from numba import njit\n\n@njit(**FLAGS)\ndef kernel(x, n):\n    return first_of((x, n), 1) + first_of((x, n), 0)\n"
-    module = load_module("places", source, {"first_of": first_of, "FLAGS": FLAGS})
-    assert module.kernel(np.float32(0.5), 2) == 2.5
+    source = f"{head}(x, n):\n    return first_of((x, n), 1) + first_of((x, n), 0)\n"
+    assert load_module("places", source, {"first_of": first_of, "FLAGS": FLAGS}).kernel(np.float32(0.5), 2) == 2.5

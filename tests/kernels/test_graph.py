@@ -48,24 +48,6 @@ def emulated(monkeypatch):
     monkeypatch.setattr(repeat, "run_aside", lambda work: work())
 
 
-def test_every_call_is_one_run_and_only_the_device_is_asked_again(monkeypatch):
-    emulated(monkeypatch)
-    total, asked = torch.zeros(()), []
-
-    def add(amount):
-        asked.append(amount)
-        total.add_(amount)
-        return total * 2
-
-    captured = Captured(add)
-    for n in range(10):
-        assert captured(1.0) == 2 * (n + 1)
-        total_before = float(total)
-        captured(100.0)
-        total.fill_(total_before)
-    assert asked == [1.0, 100.0] * (WARM_UP + 1)
-
-
 def test_numbers_of_the_host_are_those_of_the_capture(monkeypatch):
     """And so an emulated graph is as wrong as a real one would be."""
     emulated(monkeypatch)

@@ -133,15 +133,3 @@ def lean_ptx(kernel, module, signature, capability):
         assert not re.search(unwanted, text), f"{unwanted} in {kernel} for {capability}"
     assert re.search(r"\.f32\b", text)
     return ptx
-
-
-@pytest.mark.parametrize("unwanted", [r"\.f64\b", r"\.local\b"])
-def test_what_is_unwanted_would_be_seen(unwanted):
-    def kernel(x):
-        numbers = cuda.local.array(32, np.float64)
-        for n in range(32):
-            numbers[int(x[n]) % 32] += x[n]
-        x[0] = numbers[int(x[1]) % 32]
-
-    ptx = compiled(kernel, (typeof(np.zeros(32, np.float32)),), (8, 0))
-    assert re.search(unwanted, instructions(ptx))

@@ -69,11 +69,8 @@ def linked(kernel, *types):
     return library, calls
 
 
-needs_nvvm = pytest.mark.skipif(nvvm_problem() != "", reason=nvvm_problem())
-
-
-@needs_nvvm
-def test_libnvvm_gets_a_cuda_kernel_once_and_each_function_once() -> None:
+@pytest.mark.skipif(nvvm_problem() != "", reason=nvvm_problem())
+def test_libnvvm_gets_a_cuda_kernel_once_and_each_function_once_and_what_it_needs_of_numba_is_linked() -> None:
     from numba import cuda
 
     @cuda.jit(device=True)
@@ -86,17 +83,10 @@ def test_libnvvm_gets_a_cuda_kernel_once_and_each_function_once() -> None:
 
     def kernel(x):
         x[0] = fourfold(x[0]) + twice(x[1])
+        x.reshape((2, 2))[1, 1] = 0.0
 
     library, calls = linked(kernel, numba.float32[::1])
     assert ["gen-lto" in options for options in calls] == [True]
     assert sum("define" in code and "twice" in code.partition("define")[2].splitlines()[0] for code in library.llvm_strs) == 1
     assert len(library.llvm_strs) == len({id(module) for module in library.modules}) < len(library.modules)
-
-
-@needs_nvvm
-def test_what_a_cuda_kernel_needs_of_numba_is_linked() -> None:
-    def kernel(x):
-        x.reshape((2, 2))[1, 1] = 0.0
-
-    library, _ = linked(kernel, numba.float32[::1])
     assert any("reshape_funcs" in str(file) for file in library._linking_files)

@@ -5,7 +5,7 @@ What is not known, a modifier or a type, is an error that names the line: nothin
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any
 
 ORDERED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 UNORDERED = {"ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
@@ -31,23 +31,6 @@ class Unknown(Exception):
     """Something of PTX that the translation does not know."""
 
 
-class Scope(Protocol):
-    """The kernel that an instruction stands in."""
-
-    number: int
-
-    def read(self, text: str, kind: str) -> str: ...
-    def write(self, target: str, kind: str, value: str) -> None: ...
-    def put(self, text: str) -> None: ...
-    def register(self, name: str) -> str: ...
-    def is_register(self, text: str) -> bool: ...
-    def address(self, text: str) -> str: ...
-    def symbol(self, text: str) -> str: ...
-    def label(self, name: str) -> str: ...
-    def parameter(self, name: str) -> int: ...
-    def unknown(self, what: str) -> Unknown: ...
-
-
 def width_of(kind: str) -> int:
     """Return the bits of a type such as u32, or pred."""
     return 1 if kind == "pred" else int(kind[1:])
@@ -66,9 +49,12 @@ def unsigned(kind: str) -> str:
 
 
 class Instruction:
-    """An instruction with its modifiers, the last of them its type, and its operands, the first of them the target."""
+    """An instruction with its modifiers, the last of them its type, and its operands, the first of them the target.
 
-    def __init__(self, scope: Scope, name: str, operands: list[str]) -> None:
+    `scope` is the module that it stands in, of `translate.py`.
+    """
+
+    def __init__(self, scope: Any, name: str, operands: list[str]) -> None:
         self.scope, self.operands = scope, operands
         self.name, *self.modifiers = (part for part in re.split(r"\.|::", name) if part not in ("uni", "aligned"))
         self.kind = self.modifiers[-1] if self.modifiers else ""

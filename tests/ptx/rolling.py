@@ -36,8 +36,10 @@ FLAWED = {
 SEVERAL_ACTORS = {"covid", "tag_gridworld", "tag_continuous", "tag_continuous full", "leaving", "cells 2"}
 SEVERAL_ACTORS |= {"market", "market_exploring", "crane", "crane_exploring", "crane_squashed", "flawed groups mask"}
 """Environments with several actors, which run one to a block."""
-OWN_KERNELS = {*FLAWED, "market", "crane_squashed"}
-"""Environments of the tests whose kernels no shipped one has: invalid numbers, several groups, squashed actions."""
+OFTEN = {"cartpole", "pendulum", "catalysis", "booster", "covid", "gray_scott", "tag_gridworld", "tag_continuous"}
+OFTEN |= {*FLAWED, "market", "crane_squashed"}
+"""Shipped environments that are no variants of one another, and those of the tests whose kernels no shipped one has: invalid numbers,
+several groups, squashed actions. Nearly all of the time goes into the compilation of their kernels."""
 BY_DEFAULT = {("cartpole", "stepwise"), ("cartpole", "fused tanh")}
 Run = Callable[[Device, int], Arrays]
 
@@ -150,15 +152,11 @@ def sizes_of(name: str) -> tuple[int, ...]:
 
 
 def marked() -> list[object]:
-    """Return environment and way as parameters of a test.
-
-    Those that ship are `long`, those of the tests `slow` unless they have kernels of their own.
-    """
+    """Return environment and way as parameters of a test."""
     found = []
     for name in [*CASES, *FLAWED]:
-        ships = name in OWN_KERNELS or CASES[name].module.startswith("warprun.envs")
         for way in ways_of(name):
-            often = ships and (way != "replacing" or name in ("cartpole", *FLAWED))
+            often = name in OFTEN and (way != "replacing" or name in ("cartpole", *FLAWED))
             marks = () if (name, way) in BY_DEFAULT else pytest.mark.long if often else pytest.mark.slow
             found.append(pytest.param(name, way, marks=marks, id=f"{name}, {way}"))
     return found

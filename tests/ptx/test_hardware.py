@@ -197,11 +197,7 @@ def assert_fits(launch: Any, environment: str, items: int) -> None:
             assert (blocks - 1) * threads < items <= blocks * threads or blocks == items
 
 
-@compiles
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("environment", table.ENVIRONMENTS)
-def test_launches_fit_every_card(environment: str) -> None:
-    run = table.ENVIRONMENTS[environment][0].split()
+def assert_launches_fit(environment: str, *run: str) -> None:
     for n_envs in SIZES:
         given = (f"env={environment}", *run, f"n_envs={n_envs}", "agent.minibatches=1")
         for launch in (*launches.of_run(*given), *launches.of_steps(*given)):
@@ -209,15 +205,18 @@ def test_launches_fit_every_card(environment: str) -> None:
 
 
 @compiles
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("environment", table.ENVIRONMENTS)
+def test_launches_fit_every_card(environment: str) -> None:
+    assert_launches_fit(environment, *table.ENVIRONMENTS[environment][0].split())
+
+
+@compiles
 @pytest.mark.long
 def test_launches_of_1000_actors_fit_every_card() -> None:
-    given = ("env=tag_continuous", "env.taggers=10", "env.runners=990", "agent=ppo", "agent.minibatches=1")
-    for n_envs in SIZES:
-        found = launches.of_run(*given, f"n_envs={n_envs}")
-        assert {launch.name for launch in found} >= {"rollout", "reset"}
-        for launch in found:
-            assert_fits(launch, "tag_continuous", n_envs)
-    rollout = next(launch for launch in found if launch.name == "rollout")
+    run = ("env.taggers=10", "env.runners=990", "agent=ppo")
+    assert_launches_fit("tag_continuous", *run)
+    (rollout,) = (each for each in launches.of_run("env=tag_continuous", *run, f"n_envs={SIZES[-1]}") if each.name == "rollout")
     kernel = table.Kernel("tag_continuous", "tag_continuous", "rollout of 1000", rollout)
     assert not [problem for row in table.rows_of(kernel, FEW[1:2]) for problem in table.problems(row)]
 

@@ -79,7 +79,7 @@ CASES = {
     "pendulum": Case("warprun.envs.pendulum"),
     "cartpole_positions": Case("warprun.envs.cartpole", options=(("velocity", False),)),
     "pendulum_positions": Case("warprun.envs.pendulum", options=(("velocity", False),)),
-    "conditional": Case("tests.environments.conditional"),
+    "conditional": Case("tests.environments.conditional", time_limit=7),
     "market_staggered": Case("tests.environments.market", time_limit=6, staggered=True),
     "t_maze": Case("warprun.envs.t_maze", options=(("length", 1),)),
     "market": Case("tests.environments.market", time_limit=6, vary=(("imitation", (0.1, 0.5)),)),
@@ -125,12 +125,10 @@ RELU = NetworkConfig(hidden=[17, 5, 9], activation="relu", shared=False)
 FUSED_CASES: dict[str, tuple[Case, NetworkConfig, bool]] = {
     # More environments than columns, and a second block that is not full.
     "cartpole tanh": (replace(CASES["cartpole"], n_envs=37, horizon=3), TANH, False),
-    "cartpole relu": (CASES["cartpole"], RELU, False),
     "cartpole greedy": (replace(CASES["cartpole"], horizon=3), TANH, True),
     # So wide that a block takes 12 environments.
     "acrobot wide": (replace(CASES["acrobot"], n_envs=13, horizon=2, collects=1, time_limit=2), NetworkConfig(hidden=[900]), False),
     "mountain_car_continuous tanh": (replace(CASES["mountain_car_continuous"], horizon=3), TANH, False),
-    "catalysis tanh": (replace(CASES["catalysis"], horizon=3), TANH, False),
     "market tanh": (replace(CASES["market"], n_envs=2, horizon=4), TANH, False),
     "market relu": (replace(CASES["market"], n_envs=1, horizon=4), RELU, False),
     # So wide that a block takes its five actors in two turns.
@@ -141,7 +139,6 @@ FUSED_CASES: dict[str, tuple[Case, NetworkConfig, bool]] = {
     "market_exploring tanh": (replace(CASES["market_exploring"], n_envs=1, horizon=4), TANH, False),
     "crane_exploring relu": (replace(CASES["crane_exploring"], horizon=3), RELU, False),
     "crane_squashed tanh": (replace(CASES["crane_squashed"], horizon=3), TANH, False),
-    "crane_squashed greedy": (replace(CASES["crane_squashed"], horizon=3), RELU, True),
 }
 """Case, network and whether actions are the best ones, instead of drawn."""
 

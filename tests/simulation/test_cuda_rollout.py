@@ -146,10 +146,3 @@ def test_the_rows_of_a_network_are_known_before_it_is_built(name, settings, worl
 
 def test_a_network_that_does_not_fit_stays_stepwise():
     assert columns_for(network_of([2000, 2000]).rows, 1) == 0
-
-
-def test_log_standard_deviations_follow_the_layers():
-    network = network_of([9], pendulum.environment())
-    made, index = block_network(network, 2, 32, torch.device("cpu"))
-    assert made.logits == 1
-    assert network.parameters[index[made.log_std]] == network.parameters[network.log_std]

@@ -132,19 +132,6 @@ def test_a_return_is_the_sum_of_its_rewards_in_long_episodes():
     assert found.mean_return["agent"] == pytest.approx(LONG * float(np.float32(0.1)), rel=1e-7)
 
 
-def test_reset_in_the_middle_of_a_run_begins_new_episodes():
-    engine = make(clockwork.environment, "clockwork", n_envs=N_ENVS, horizon=2, vary=VARY)
-    agent = engine.trajectory.groups["agent"]
-    engine.step(0)
-    engine.step(1)
-    engine.reset()
-    seen = []
-    engine.collect(lambda taken, row: seen.append(agent.obs[row, :, 0].clone()))
-    assert (seen[0][:, STEPS] == 0).all()
-    assert torch.equal(seen[0], agent.obs[0, :, 0])
-    assert (seen[1][:, TICKET] == seen[0][:, TICKET])[agent.action[0, :, 0, 0] == 0].all()
-
-
 def test_varied_parameters_hold_for_an_episode_and_lie_in_their_bounds():
     _, rollouts = roll(ends=0.3, horizon=40)
     taken, _ = rollouts[0]

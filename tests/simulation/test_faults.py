@@ -190,6 +190,7 @@ def test_entries_that_are_never_written_are_0():
     assert (seen.numpy() == np.concatenate([np.ones((3, 1)), np.eye(3), np.zeros((3, 1))], 1)).all()
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", ["leaving", "market"])
 def test_all_that_a_rollout_has_to_write_is_filled(name, monkeypatch):
     made = engine_of(CASES[name], name, choose("cpu"), debug=True)
