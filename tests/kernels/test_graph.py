@@ -1,9 +1,6 @@
 """CUDA graphs as far as a machine without a GPU can tell: the emulated ones of `graphs` leave the same bits as plain training."""
 
 import gc
-import os
-import subprocess
-import sys
 from collections import Counter
 from contextlib import contextmanager
 
@@ -13,7 +10,7 @@ import torch
 
 from tests.kernels import graphs
 from tests.selection import few, selected
-from tests.simulation.rollouts import ROOT
+from tests.simulation.rollouts import begin, finish
 from warprun.config.compose import compose
 from warprun.config.planning import make_plan
 from warprun.config.schema import load_environment
@@ -27,8 +24,7 @@ def trained(request, tmp_path_factory):
     """Return what trainings of the cases that are tested leave behind, by name."""
     file = tmp_path_factory.mktemp("graphs") / "trained.npz"
     cases = selected(request, "test_captured_training_is_the_plain_one", "case")
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.kernels.graphs", str(file), *cases]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1"}, check=True)
+    finish(begin("tests.kernels.graphs", file, *cases, NUMBA_ENABLE_CUDASIM="1"))
     return dict(np.load(file))
 
 

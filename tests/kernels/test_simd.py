@@ -12,7 +12,7 @@ from numba import njit
 
 from tests.compiled import compiled
 from tests.environments.arithmetic import EXPRESSIONS, TABLE, Params, record
-from tests.simulation.rollouts import ROOT
+from tests.simulation.rollouts import begin, finish
 from warprun.kernels.compile import FLAGS
 from warprun.kernels.simd import COLUMNS, LINE, MANY, NARROW, ROWS, STRIP, TERMS, WIDTH, add_row_sums, aligned_zeros, multiply, outer
 from warprun.simulation.kernel_module import single_precision
@@ -119,16 +119,13 @@ VARIABLES = {"plain": {"NUMBA_DISABLE_JIT": "1"}, "cudasim": {"NUMBA_ENABLE_CUDA
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("arithmetic")
-    processes = {}
-    for target, given in VARIABLES.items():
-        command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.environments.arithmetic"]
-        command += ["cpu" if target == "plain" else target, str(folder / f"{target}.npz")]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **given}
-        processes[target] = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    processes = {
+        target: begin("tests.environments.arithmetic", "cpu" if target == "plain" else target, folder / f"{target}.npz", **given)
+        for target, given in VARIABLES.items()
+    }
     arrays = {"compiled": record("cpu")}
     for target, process in processes.items():
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
+        finish(process)
         arrays[target] = dict(np.load(folder / f"{target}.npz"))
     return arrays
 

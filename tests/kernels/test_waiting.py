@@ -5,11 +5,11 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.finished import until
 from warprun.kernels import waiting
 
 
@@ -18,13 +18,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
     for name in ("PATIENCE_S", "TICK_S", "FIRST_LINE_S", "LINE_S"):
         monkeypatch.setattr(waiting, name, 0.001)
-
-
-def until(holds: Callable[[], object]) -> None:
-    limit = time.monotonic() + 60.0
-    while not holds():
-        assert time.monotonic() < limit, "nothing happens"
-        time.sleep(0.001)
 
 
 def lines_of(work: str, owner: str = "tank") -> list[str]:

@@ -1,15 +1,12 @@
 """The host path on a stand-in for the driver: arguments, streams, captures and replays."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.ptx.build import NEEDED, folder
-from tests.simulation.rollouts import ROOT
+from tests.simulation.rollouts import begin, finish
 from warprun.kernels.driver import why_no_cuda
 
 ON_GPUS = pytest.mark.skipif(why_no_cuda() is None, reason="there is a driver of a GPU, on which the tests marked gpu run")
@@ -28,8 +25,7 @@ pytestmark = [*NEEDED, ON_GPUS, pytest.mark.long]
 def test_rollouts_are_those_of_the_cpu_and_replayed_trainings_the_plain_ones(given: tuple[str, ...], tmp_path: Path) -> None:
     """In a process of its own, whose kernels no real driver ever gets."""
     file = tmp_path / "found.json"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WARPRUN_CACHE_DIR": str(folder() / "hosted")}
-    subprocess.run([sys.executable, "-m", "tests.ptx.hosted", str(file), *given], cwd=ROOT, env=environment, check=True)
+    finish(begin("tests.ptx.hosted", file, *given, WARPRUN_CACHE_DIR=str(folder() / "hosted")))
     found: dict[str, list[str]] = json.loads(file.read_text())
     assert int(found.pop("launches")[0]) > 0
     assert found == {case: [] for case in given if case != "--"}

@@ -324,17 +324,26 @@ def random_actions(space: Any, shape: tuple[int, ...], mask: np.ndarray | None, 
     return np.stack([part.argmax(-1) for part in np.split(scores, np.cumsum(counts)[:-1], -1)], -1)
 
 
-def start(device: str, file: Path, runs: list[str], **variables: str) -> subprocess.Popen[str]:
-    """Begin to roll out in a process of its own; `runs`: "KIND: CASE" each."""
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.simulation.rollouts", device, str(file), *runs]
+def begin(module: str, *arguments: object, **variables: str) -> subprocess.Popen[str]:
+    """Begin a module of the tests as a process of its own, with variables of Numba."""
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", module, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def load(process: subprocess.Popen[str], file: Path) -> dict[str, Arrays]:
-    """Wait for `start` and return the rollouts by kind and case."""
+def finish(process: subprocess.Popen[str]) -> None:
     _, errors = process.communicate()
     assert process.returncode == 0, errors
+
+
+def start(device: str, file: Path, runs: list[str], **variables: str) -> subprocess.Popen[str]:
+    """Begin to roll out in a process of its own; `runs`: "KIND: CASE" each."""
+    return begin("tests.simulation.rollouts", device, file, *runs, **variables)
+
+
+def load(process: subprocess.Popen[str], file: Path) -> dict[str, Arrays]:
+    """Wait for `start` and return the rollouts by kind and case."""
+    finish(process)
     found: dict[str, Arrays] = defaultdict(dict)
     for key, value in np.load(file).items():
         run, _, name = key.partition("/")
