@@ -118,7 +118,6 @@ FAILURES = {
     "versions that do not fit": ("_numba", AttributeError("module 'numba' has no attribute 'x'"), "AttributeError: module 'numba'"),
     "import": ("_numba", ImportError("libnvJitLink.so.13: cannot open"), "ImportError: libnvJitLink.so.13"),
     "link": ("_link", RuntimeError("nvJitLink: Unsupported .version 9.5; current version is '8.8'"), "Unsupported .version 9.5"),
-    "nonsense": ("_launch", driver.Misfit("the GPU computes 0 + 1 = 0.0"), "the GPU computes 0 + 1 = 0.0"),
     "old driver": ("_launch", RuntimeError("CUDA_ERROR_UNSUPPORTED_PTX_VERSION"), "UNSUPPORTED_PTX_VERSION"),
 }
 
@@ -214,6 +213,11 @@ def test_numba_cuda_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(driver.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(driver, "_driver", lambda: Driver(version=12080))
     assert '".[cuda12]"' in choose("auto").why
+
+
+def test_a_gpu_that_computes_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_launch", failing(driver.Misfit("the GPU computes 0 + 1 = 0.0")))
+    assert device.cuda_problem() == "the GPU computes 0 + 1 = 0.0"
 
 
 def test_errors_of_cuda_are_known() -> None:
