@@ -1,7 +1,5 @@
 """Edits of the files of an environment: those that change what is compiled, those that do not, and floats in all places."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 
@@ -32,14 +30,11 @@ FACTORY = "{head}def made({name}):\n    def step(x):\n        return {body}\n   
 
 CHANGES = {
     "a number in the code": one(f"{STEP}x * 2.0\n", "2.0", "3.0", (8.0, 12.0)),
-    "an operator": one(f"{STEP}x * 2.0\n", "*", "-"),
     "the sign of a zero": one(f"{STEP}x + 0.0\n", "0.0", "-0.0"),
     "a constant": one(f"G = 2.0\n{STEP}x * G\n", "2.0", "3.0", (8.0, 12.0)),
     "the sign of a constant zero": one(f"G = 0.0\n{STEP}x * G\n", "0.0", "-0.0"),
-    "an integer constant": one(f"G = 2\n{STEP}x * G\n", "2", "3"),
     "the type of a constant": one(f"G = 2\n{STEP}x * G\n", "2", "2.0"),
     "a truth for an integer": one(f"G = 1\n{STEP}x * G\n", "1", "True"),
-    "a text": one(f'LAW = "linear"\n{STEP}x if LAW == "linear" else x * x\n', 'LAW = "linear"', 'LAW = "square"'),
     "a constant of another module": two(f"import helper\n{STEP}x * helper.G\n", "G = 2.0\n", "2.0", "3.0", (8.0, 12.0)),
     "a constant two modules deep": Edit(
         IN_PACKAGE | {"env.py": f"import lab.constants\n{STEP}x * lab.constants.G\n"}, "2.0", "3.0", "lab/constants.py", (8.0, 12.0)
@@ -47,18 +42,8 @@ CHANGES = {
     "a constant two modules deep, under another name": Edit(
         IN_PACKAGE | {"env.py": f"import lab.constants as law\n{STEP}x * law.G\n"}, "lab.constants", "lab.moon", "env.py", (8.0, 12.0)
     ),
-    "a constant that is imported": two(f"from helper import G\n{STEP}x * G\n", "G = 2.0\n", "2.0", "3.0"),
-    "an imported name": one(f"from math import pi as turn\n{STEP}x * turn\n", "import pi", "import tau"),
-    "a number in a tuple": one(f"G = (1.0, 2.0)\n{STEP}x * G[1]\n", "2.0", "3.0"),
     "a number in a tuple in a tuple": one(f"G = (1.0, (2.0, 5))\n{STEP}x * G[1][0]\n", "2.0", "3.0"),
     "a type in a tuple": one(f"G = (1, 2)\n{STEP}x * G[0]\n", "(1, 2)", "(1.0, 2)"),
-    "a tuple of another module": Edit(
-        {"lab/__init__.py": "", "lab/table.py": "G = (1.0, 2.0)\n", "env.py": f"import lab.table\n{STEP}x * lab.table.G[1]\n"},
-        "2.0",
-        "3.0",
-        "lab/table.py",
-        (8.0, 12.0),
-    ),
     "a field of a NamedTuple": one(
         f"from typing import NamedTuple\nclass C(NamedTuple):\n    a: float\n    b: float\nc = C(1.0, 2.0)\n{STEP}x * c.b\n", "2.0", "3.0"
     ),
@@ -70,9 +55,6 @@ CHANGES = {
     ),
     "a field's default": one(
         f"from typing import NamedTuple\nclass C(NamedTuple):\n    a: float\n    b: float = 2.0\n{STEP}C(x).b\n", "2.0", "3.0"
-    ),
-    "an Enum's member": one(
-        f"from enum import IntEnum\nclass Kind(IntEnum):\n    A = 2\n{STEP}x * Kind.A.value\n", "A = 2", "A = 3", (8.0, 12.0)
     ),
     "an Enum's member in another module": two(
         f"import helper\n{STEP}x * helper.Kind.A.value\n", "from enum import IntEnum\nclass Kind(IntEnum):\n    A = 2\n", "A = 2", "A = 3"
@@ -86,15 +68,11 @@ CHANGES = {
     ),
     "an array's dtype": one(f'{NUMPY}G = np.zeros(2, "i4")\n{STEP}x + G[0] * G.itemsize\n', '"i4"', '"f4"'),
     "an array's order": one(f'{NUMPY}G = np.ones((2, 2), order="C")\n{STEP}x * G[0, 1]\n', '"C"', '"F"'),
-    "an array in another module": two(f"import helper\n{STEP}x * helper.G[0]\n", f"{NUMPY}G = np.array([2, 5])\n", "2, 5", "3, 5"),
     "a long array in a tuple": one(
         f"{NUMPY}LONG = np.arange(5000)\nLONG[2500] = 2\nG = (1, LONG)\n{STEP}x * G[1][2500]\n", "[2500] = 2", "[2500] = 3", (8.0, 12.0)
     ),
-    "a NumPy number": one(f"{NUMPY}G = np.int32(2)\n{STEP}x * G\n", "int32(2)", "int32(3)"),
     "a NumPy number's type": one(f"{NUMPY}G = np.int32(2)\n{STEP}x * G\n", "int32", "int64"),
     "an alias of a type": one(f"{NUMPY}kind = np.int32\n{STEP}kind(x * 0.6)\n", "np.int32", "np.float32", (2.0, 2.4)),
-    "an alias of a Numba type": one(f"import numba\nkind = numba.int32\n{STEP}kind(x * 0.6)\n", "numba.int32", "numba.float32", (2.0, 2.4)),
-    "an alias of a type in another module": two(f"import helper\n{STEP}helper.kind(x)\n", f"{NUMPY}kind = np.int32\n", "int32", "int16"),
     "an alias of a function": one(
         f"def double(x):\n    return x * 2.0\ndef triple(x):\n    return x * 3.0\nlaw = double\n{STEP}law(x)\n",
         "law = double",
@@ -103,7 +81,6 @@ CHANGES = {
     ),
     "an alias of a built-in": one(f"law = max\n{STEP}law(x, 5)\n", "law = max", "law = min", (5.0, 4.0)),
     "an alias of a library's function": one(f"import math\nlaw = math.sqrt\n{STEP}law(x)\n", "math.sqrt", "math.floor", (2.0, 4.0)),
-    "an alias of a NumPy function": one(f"{NUMPY}law = np.sqrt\n{STEP}law(x)\n", "np.sqrt", "np.negative"),
     "a name that hides a built-in": one(f"{STEP}abs(x)\n", "def step", "def abs(x):\n    return -x\n\n\ndef step"),
     "an attribute of a library": one(f"{NUMPY}{STEP}np.sqrt(x)\n", "np.sqrt", "np.negative"),
     "a helper's code": two(f"from helper import force\n{STEP}force(x)\n", "def force(x):\n    return x * 2.0\n", "2.0", "3.0"),
@@ -115,9 +92,6 @@ CHANGES = {
         "import math\n\n\ndef inner(x):\n    return x * 2.0\n\n\ndef force(x):\n    return inner(x)\n",
         "2.0",
         "3.0",
-    ),
-    "a constant of a helper": two(
-        f"from helper import force\n{STEP}force(x)\n", "G = 2.0\ndef force(x):\n    return x * G\n", "2.0", "3.0"
     ),
     "a helper's default": two(
         f"from helper import force\n{STEP}force(x)\n", "def force(x, g=2.0):\n    return x * g\n", "2.0", "3.0", (8.0, 12.0)
@@ -131,16 +105,8 @@ CHANGES = {
         (3.0, -3.0),
     ),
     "the code of a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT, "2.0", "3.0", (8.0, 12.0)),
-    "a constant of a helper that is decorated": two(
-        f"from helper import force\n{STEP}force(x)\n", NJIT.replace("2.0", "G") + "\n\nG = 2.0\n", "2.0", "3.0", (8.0, 12.0)
-    ),
     "an option of a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT, "@njit", "@njit(fastmath=True)"),
-    "a set of options": two(
-        f"from helper import force\n{STEP}force(x)\n", NJIT.replace("@njit", "@njit(fastmath={'nnan'})"), "{'nnan'}", "{'ninf'}"
-    ),
-    "a number in a closure": one(FACTORY.format(head="", name="g", body="x * g", value="2.0"), "2.0", "3.0", (8.0, 12.0)),
     "a tuple in a closure": one(FACTORY.format(head="", name="g", body="x * g[0]", value="(2.0, 1)"), "2.0", "3.0"),
-    "an array in a closure": one(FACTORY.format(head=NUMPY, name="g", body="x * g[0]", value="np.array([2])"), "[2]", "[3]"),
     "a function in a closure": one(
         FACTORY.format(head="def force(x):\n    return x * 2.0\n", name="f", body="f(x)", value="force"), "2.0", "3.0", (8.0, 12.0)
     ),
@@ -153,15 +119,12 @@ CHANGES = {
 }
 SAME = {
     "a comment": one(f"G = 2.0\n{STEP}x * G\n", "x * G\n", "x * G  # the force\n"),
-    "an empty line": one(f"G = 2.0\n{STEP}x * G\n", "G = 2.0\n", "\n\nG = 2.0\n\n\n"),
     "a docstring": one('G = 2.0\ndef step(x):\n    """Old."""\n    return x * G\n', "Old", "New"),
-    "a new docstring": one(f"G = 2.0\n{STEP}x * G\n", "def step(x):\n", 'def step(x):\n    """New."""\n'),
     "a helper's docstring": two(
         f"from helper import force\n{STEP}force(x)\n", "def force(x):\n    'Old.'\n    if x < 0:\n        return None\n", "Old", "New"
     ),
     "an annotation": one(f"G = 2.0\n{STEP}x * G\n", "(x)", "(x: float)"),
     "another global": one(f"OTHER = 2.0\nG = 2.0\n{STEP}x * G\n", "OTHER = 2.0", "OTHER = 3.0"),
-    "another function": one(f"def other(x):\n    return x + 1\nG = 2.0\n{STEP}x * G\n", "x + 1", "x + 2"),
     "another constant of a module": Edit(
         IN_PACKAGE | {"env.py": f"import lab.constants\n{STEP}x * lab.constants.G\n"}, "UNUSED = 1", "UNUSED = 2", "lab/constants.py"
     ),
@@ -170,11 +133,6 @@ SAME = {
 }
 FLOATS = {
     "in another module": two(f"import helper\n{STEP}x * helper.G\n", "G = 0.1\n", "", ""),
-    "two modules deep": Edit(
-        {"lab/__init__.py": "", "lab/constants.py": "G = 0.1\n", "env.py": f"import lab.constants\n{STEP}x * lab.constants.G\n"}, "", ""
-    ),
-    "in a tuple of another module": two(f"import helper\n{STEP}x * helper.G[0]\n", "G = (0.1, 2)\n", "", ""),
-    "in a NamedTuple": one(f"from typing import NamedTuple\nclass C(NamedTuple):\n    a: float\nc = C(0.1)\n{STEP}x * c.a\n", "", ""),
     "in a library": one(f"import math\n{STEP}math.sqrt(x) * math.pi\n", "", ""),
     "in a closure": one(FACTORY.format(head="", name="g", body="x * g", value="0.1"), "", ""),
     "in a helper of another module": two(f"import helper\n{STEP}helper.force(x)\n", "def force(x):\n    return x * 0.1\n", "", ""),

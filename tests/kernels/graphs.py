@@ -30,37 +30,28 @@ from warprun.simulation import cuda_launch
 from warprun.simulation.device import Device
 
 SIMULATOR = Device("cudasim", "a test")
-ITERATIONS = 12
+ITERATIONS = 8
 ON_POLICY = {"horizon": 3, "network": NetworkConfig(hidden=[8]), "learning_rate_end": 1e-4}
-OFF_POLICY = {
-    "horizon": 2,
-    "network": LayersConfig(hidden=[8]),
-    "learning_starts": 8,
-    "batch_size": 8,
-    "utd_ratio": 0.5,
-    "learning_rate_end": 1e-4,
-}
+OFF_POLICY = {"horizon": 2, "network": LayersConfig(hidden=[8]), "learning_starts": 8, "batch_size": 8, "utd_ratio": 0.5}
+OFF_POLICY |= {"learning_rate_end": 1e-4}
 REMEMBERS = NetworkConfig(type="lstm", hidden=[5], units=[4], sequence=2)
 SEQUENCES = {"replay": ReplayConfig(48, sequence=2, burn_in=1), "learning_starts": 12}
 CASES: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
     "a2c fused": ("cartpole", "a2c", True, ON_POLICY | {"entropy_coef_end": 0.0}),
-    "a2c": ("pendulum", "a2c", False, ON_POLICY),
     "ppo": ("cartpole", "ppo", True, ON_POLICY | {"epochs": 2, "minibatches": 2, "target_kl": 0.01}),
     "dqn": ("cartpole", "dqn", False, OFF_POLICY | {"target_update_interval": 3, "replay": ReplayConfig(50), "normalize_obs": True}),
     "sac": ("pendulum", "sac", True, OFF_POLICY | {"noise_theta": 0.5}),
+    "ddpg lstm": ("pendulum", "ddpg", False, OFF_POLICY | SEQUENCES | {"network": LayersConfig(type="lstm", hidden=[5], units=[4])}),
     "td3": ("pendulum", "td3", False, OFF_POLICY | {"n_step": 3, "replay": ReplayConfig(50, prioritized=True)}),
-    "ddpg": ("pendulum", "ddpg", False, OFF_POLICY),
     "ppo lstm": ("cartpole", "ppo", False, ON_POLICY | {"network": REMEMBERS, "epochs": 2, "minibatches": 2}),
     "a2c gru": ("pendulum", "a2c", False, ON_POLICY | {"network": NetworkConfig(type="gru", hidden=[], units=[4])}),
     "dqn gru": ("cartpole", "dqn", False, OFF_POLICY | SEQUENCES | {"network": LayersConfig(type="gru", hidden=[], units=[4])}),
-    "sac lstm": ("pendulum", "sac", False, OFF_POLICY | SEQUENCES | {"network": LayersConfig(type="lstm", hidden=[5], units=[4])}),
 }
 """Environment, agent, whether rollouts are fused, and settings."""
 BY_KERNELS: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
     "a2c by kernels": ("cartpole", "a2c", True, ON_POLICY | {"entropy_coef_end": 0.0}),
     "ppo by kernels": ("pendulum", "ppo", False, ON_POLICY | {"epochs": 1, "minibatches": 2}),
 }
-"""The same, where kernels compute the update, too."""
 CASES |= BY_KERNELS
 
 
@@ -96,7 +87,6 @@ class Record(TorchDispatchMode):
 
 
 def record(work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """Stand for `repeat.record`."""
     made = Record()
     Record.current = made
     with made:
@@ -106,8 +96,6 @@ def record(work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
 
 
 class Launches:
-    """The kernels of a module, whose launches are recorded."""
-
     def __init__(self, module: Any) -> None:
         self.module = module
 
@@ -130,7 +118,6 @@ class _Launches:
 
 
 def train(case: str, captured: bool) -> dict[str, np.ndarray]:
-    """Return what is left of an agent and its environments."""
     world, name, fused, settings = CASES[case]
     # Every rollout is cut, for whether there is anything to bootstrap from is asked on the CPU alone.
     environment = replace(rollouts.CASES[world], time_limit=settings["horizon"]).environment

@@ -46,8 +46,6 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "flipped": lambda content: flipped(content, len(content) // 2),
     "empty": lambda content: b"",
     "half": lambda content: content[: len(content) // 2],
-    "zeroed": lambda content: bytes(len(content)),
-    "first flipped": lambda content: flipped(content, 0),
     "last flipped": lambda content: flipped(content, len(content) - 1),
 }
 
@@ -61,7 +59,6 @@ def double(x):
 
 
 def load() -> ModuleType:
-    """Load the kernels as a new process does."""
     for name in [name for name in sys.modules if name.startswith("warprun_kernels_small")]:
         del sys.modules[name]
     cache._noticed.clear()
@@ -78,7 +75,6 @@ def loaded_from_disk(module: ModuleType) -> int:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder that is only copied."""
     folder = tmp_path_factory.mktemp("compiled")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WARPRUN_CACHE_DIR", str(folder))
@@ -88,7 +84,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def warm(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of compiled kernels."""
     shutil.copytree(compiled, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
     again = load()
@@ -124,12 +119,8 @@ def test_a_file_in_the_place_of_another_is_not_taken(warm: Path) -> None:
     twice.write_bytes(thrice.read_bytes())
     thrice.write_bytes(content)
     assert results(load()) == (8.0, 12.0)
-
-
-def test_a_file_that_comes_from_another_folder_is_not_taken(warm: Path) -> None:
-    made = KernelFiles(warm, "twice", bytes)
-    content = b"what it holds"
-    assert made._digest(content) != KernelFiles(warm.parent / "small-0", "twice", bytes)._digest(content)
+    one, other = (KernelFiles(folder, "twice", bytes)._digest(content) for folder in (warm, warm.parent / "small-0"))
+    assert one != other
 
 
 def test_kernels_of_another_processor_are_not_taken(warm: Path) -> None:
@@ -144,7 +135,6 @@ def test_kernels_of_another_processor_are_not_taken(warm: Path) -> None:
 
 
 def test_what_another_process_is_writing_is_not_read(warm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Half a file has another name until it is whole."""
     kernel = next(warm.glob("twice-*.nbc"))
     kernel.with_suffix(".0123").write_bytes(kernel.read_bytes()[:100])
     kernel.unlink()
@@ -237,7 +227,6 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def waits(files: KernelFiles, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Return whether `files` waits for another process."""
     monkeypatch.setattr(cache, "WAIT_S", 0.0)
     said: list[str] = []
     monkeypatch.setattr(cache, "notice", said.append)
@@ -300,7 +289,6 @@ def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def module_of(change: Callable[[np.float32], np.float32]) -> ModuleType:
-    """Return a kernel module that is not loaded yet."""
     source = CHANGED.format(number=next(NUMBERS))
     return load_module("ahead", source, {"change": change, "FLAGS": FLAGS})
 
@@ -326,15 +314,6 @@ def test_another_process_compiles(empty_cache: None) -> None:
     assert asked(module) == 0  # it is there
 
 
-def test_nothing_is_awaited_of_a_kernel_that_another_process_has_compiled(empty_cache: None) -> None:
-    module = module_of(math.sqrt)
-    assert asked(module) == 1
-    (wait,) = cache.awaited.values()
-    wait()
-    result(module)
-    assert not cache.awaited
-
-
 def test_this_process_compiles_what_another_one_cannot(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     double = module_of(lambda x: x + x)  # has no name by which another process could import it
     assert asked(double) == 0
@@ -347,22 +326,14 @@ def test_this_process_compiles_what_another_one_cannot(empty_cache: None, monkey
     assert sum(failed.kernel.stats.cache_misses.values()) == 1
 
 
-def test_this_process_compiles_what_the_other_one_has_not_begun(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+def test_this_process_compiles_what_the_other_one_has_not_begun(empty_cache: None, monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
     monkeypatch.setattr(ahead, "PROGRAM", "import time; time.sleep(60)")
+    monkeypatch.setattr(KernelFiles, "is_taken", lambda files, key: begun)
     module = module_of(math.sqrt)
     assert asked(module) == 1
     ahead.share()
-    assert not cache.awaited and sum(module.kernel.stats.cache_misses.values()) == 1
-    np.testing.assert_allclose(result(module), np.sqrt([0.5, 2.0]), rtol=1e-4)
-
-
-def test_what_the_other_process_compiles_is_left_to_it(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "PROGRAM", "import time; time.sleep(60)")
-    monkeypatch.setattr(KernelFiles, "is_taken", lambda files, key: True)
-    module = module_of(math.sqrt)
-    assert asked(module) == 1
-    ahead.share()
-    assert len(cache.awaited) == 1 and not module.kernel.overloads
+    assert (len(cache.awaited), len(module.kernel.overloads)) == ((1, 0) if begun else (0, 1))
     cache.awaited.clear()
 
 
@@ -426,17 +397,12 @@ def first_of(pair: tuple[np.float32, int], place: int) -> object:
     return pair[place]
 
 
-def test_a_function_is_compiled_once_for_all_numbers() -> None:
-    draw = kernel_function(uniform)
+def test_a_function_is_compiled_once_for_all_numbers_and_for_each_where_nothing_else_will_do() -> None:
+    draw, head = kernel_function(uniform), "from numba import njit\n\n@njit(**FLAGS)\ndef kernel"
     before = set(draw.overloads)  # type: ignore[attr-defined]
-    source = "from numba import njit\n\n@njit(**FLAGS)\ndef kernel(rng):\n    return draw(rng, 0, 0.0, 1.0) + draw(rng, 1, 0.0, 1.0)\n"
-    module = load_module("draws", source, {"draw": uniform, "FLAGS": FLAGS})
-    module.kernel(Rng(*[np.uint32(7)] * 5))
+    source = f"{head}(rng):\n    return draw(rng, 0, 0.0, 1.0) + draw(rng, 1, 0.0, 1.0)\n"
+    load_module("draws", source, {"draw": uniform, "FLAGS": FLAGS}).kernel(Rng(*[np.uint32(7)] * 5))
     assert len(set(draw.overloads) - before) <= 1  # type: ignore[attr-defined]
     assert not any(isinstance(kind, Literal) for types in draw.overloads for kind in types)  # type: ignore[attr-defined]
-
-
-def test_a_literal_stays_one_where_nothing_else_will_do() -> None:
-    source = "from numba import njit\n\n@njit(**FLAGS)\ndef kernel(x, n):\n    return first_of((x, n), 1) + first_of((x, n), 0)\n"
-    module = load_module("places", source, {"first_of": first_of, "FLAGS": FLAGS})
-    assert module.kernel(np.float32(0.5), 2) == 2.5
+    source = f"{head}(x, n):\n    return first_of((x, n), 1) + first_of((x, n), 0)\n"
+    assert load_module("places", source, {"first_of": first_of, "FLAGS": FLAGS}).kernel(np.float32(0.5), 2) == 2.5

@@ -1,21 +1,16 @@
 """CUDA graphs as far as a machine without a GPU can tell: the emulated ones of `graphs` leave the same bits as plain training."""
 
-from __future__ import annotations
-
 import gc
-import os
-import subprocess
-import sys
 from collections import Counter
 from contextlib import contextmanager
-from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
 from tests.kernels import graphs
-from tests.simulation.rollouts import ROOT
+from tests.selection import few, selected
+from tests.simulation.rollouts import begin, finish
 from warprun.config.compose import compose
 from warprun.config.planning import make_plan
 from warprun.config.schema import load_environment
@@ -25,27 +20,17 @@ from warprun.kernels.repeat import WARM_UP, Captured
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Return a function that trains some cases, once, and returns what they leave behind, by name."""
-
-    @cache
-    def train(cases):
-        file = tmp_path_factory.mktemp("graphs") / "trained.npz"
-        command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.kernels.graphs", str(file), *cases]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1"}
-        subprocess.run(command, cwd=ROOT, env=environment, check=True)
-        return dict(np.load(file))
-
-    return train
-
-
-BY_TORCH = tuple(case for case in graphs.CASES if case not in graphs.BY_KERNELS)
+def trained(request, tmp_path_factory):
+    """Return what trainings of the cases that are tested leave behind, by name."""
+    file = tmp_path_factory.mktemp("graphs") / "trained.npz"
+    cases = selected(request, "test_captured_training_is_the_plain_one", "case")
+    finish(begin("tests.kernels.graphs", file, *cases, NUMBA_ENABLE_CUDASIM="1"))
+    return dict(np.load(file))
 
 
 @pytest.mark.by_default(0)
-@pytest.mark.parametrize("case", [*BY_TORCH, *(pytest.param(case, marks=pytest.mark.slow) for case in graphs.BY_KERNELS)])
+@pytest.mark.parametrize("case", few(graphs.CASES, *graphs.CASES.keys() - graphs.BY_KERNELS))
 def test_captured_training_is_the_plain_one(trained, case):
-    trained = trained(BY_TORCH if case in BY_TORCH else (case,))
     plain = {name: array for name, array in trained.items() if name.startswith(f"{case}/plain/")}
     assert sum(name.endswith("parameters") for name in plain) > 0
     for name, array in plain.items():
@@ -57,24 +42,6 @@ def test_captured_training_is_the_plain_one(trained, case):
 def emulated(monkeypatch):
     monkeypatch.setattr(repeat, "record", graphs.record)
     monkeypatch.setattr(repeat, "run_aside", lambda work: work())
-
-
-def test_every_call_is_one_run_and_only_the_device_is_asked_again(monkeypatch):
-    emulated(monkeypatch)
-    total, asked = torch.zeros(()), []
-
-    def add(amount):
-        asked.append(amount)
-        total.add_(amount)
-        return total * 2
-
-    captured = Captured(add)
-    for n in range(10):
-        assert captured(1.0) == 2 * (n + 1)
-        total_before = float(total)
-        captured(100.0)
-        total.fill_(total_before)
-    assert asked == [1.0, 100.0] * (WARM_UP + 1)
 
 
 def test_numbers_of_the_host_are_those_of_the_capture(monkeypatch):
@@ -93,13 +60,7 @@ def test_numbers_of_the_host_are_those_of_the_capture(monkeypatch):
 
 @pytest.mark.parametrize(
     ("device", "wanted", "told"),
-    [
-        ("cuda", True, "; captured in CUDA graphs"),
-        ("cuda", False, "; not captured (engine.capture=false)"),
-        ("cpu", True, ""),
-        ("cpu", False, ""),
-        ("cudasim", True, ""),
-    ],
+    [("cuda", True, "; captured in CUDA graphs"), ("cuda", False, "; not captured (engine.capture=false)"), ("cpu", True, "")],
 )
 def test_the_setting_decides_on_cuda_and_the_plan_says_so(device, wanted, told):
     # Nothing is built, so no GPU is needed.

@@ -170,7 +170,6 @@ BODIES = (*VECTORS[:2], *OTHERS[:2], *VECTORS[2:], *OTHERS[2:])
 
 
 def kernel(body: Callable[..., Any], mark: str, **options: bool) -> Any:
-    """Return the compiled kernel around `body`."""
     names = {"body": njit(inline="always")(body), "lane_loop": lanes.lane_loop}
     exec(KERNEL.replace("MARK", mark), names)
     return njit(**KERNELS | options)(names["kernel"])

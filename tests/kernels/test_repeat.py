@@ -16,7 +16,6 @@ from warprun.errors import UserError
 from warprun.kernels.bound import Call
 from warprun.kernels.compile import BOUND, load_module
 from warprun.kernels.repeat import CHECKED, TRIES, Repeated
-from warprun.kernels.threads import team
 from warprun.learning.batch import Batch
 from warprun.learning.on_policy import Learner
 from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
@@ -29,13 +28,10 @@ CASES = {
     "A2C": ["env=cartpole", "n_envs=70", *ON_POLICY],
     "DQN": ["env=cartpole", "agent=dqn", *OFF_POLICY, "agent.target_update_interval=3"],
     "A2C, activations kept": ["env=cartpole", "n_envs=70", *ON_POLICY, *PLAIN],
-    "A2C, schedules": ["env=pendulum", "n_envs=20", *ON_POLICY, "agent.learning_rate_end=0", "agent.entropy_coef_end=0"],
-    "A2C, advantages as they are": ["env=cartpole", "n_envs=5", *ON_POLICY, "agent.normalize_advantage=false"],
     "DQN, priorities": ["env=cartpole", "agent=dqn", *OFF_POLICY, "agent.replay.prioritized=true", "agent.n_step=2"],
     "TD3": ["env=pendulum", "agent=td3", *OFF_POLICY],
     "SAC": ["env=pendulum", "agent=sac", *OFF_POLICY],
     "PPO": ["env=cartpole", "n_envs=5", "agent=ppo", *ON_POLICY[1:], "agent.minibatches=3", "agent.desired_kl=0.01"],
-    "PPO, a schedule": ["env=pendulum", "n_envs=5", "agent=ppo", *ON_POLICY[1:], "agent.minibatches=2", "agent.learning_rate_end=0"],
     "PPO, updates that stop": ["env=cartpole", "n_envs=5", "agent=ppo", *ON_POLICY[1:], "agent.minibatches=2", "agent.target_kl=0.02"],
 }
 NOT_REPEATED = ("PPO, updates that stop",)
@@ -43,8 +39,6 @@ UPDATES = 40
 
 
 class Training:
-    """An agent and its simulator."""
-
     def __init__(self, case: str, captured: bool, threads: int) -> None:
         self.setup = setup = set_up(compose([*CASES[case], f"engine.capture={str(captured).lower()}", f"concurrency.threads={threads}"]))
         self.agent = make_agent(setup)
@@ -57,13 +51,11 @@ class Training:
             self.metrics = self.agent.update(self.simulator.collect(self.agent.act), n / times)
 
     def numbers(self) -> dict[str, np.ndarray]:
-        """Return copies of the state and of the metrics."""
         found = self.agent.state() | self.simulator.state() | {f"metrics/{name}": value for name, value in self.metrics.items()}
         return {name: torch.as_tensor(tensor).numpy().copy() for name, tensor in found.items()}
 
     @property
     def repeats(self) -> bool:
-        """Whether machine code makes the updates."""
         agent: Any = self.agent
         works = [agent.device_work] if hasattr(agent, "device_work") else [learner.device_work for learner in agent.learners]
         return all(isinstance(work, Repeated) and work.repeats for table in works for work in table)
@@ -157,7 +149,6 @@ class Adding:
         return self.numbers
 
     def run(self, times: int) -> list[float]:
-        """Return the first number after every run."""
         return [float(self.work()[0]) for _ in range(times)]
 
 
@@ -213,12 +204,6 @@ def test_what_does_not_repeat_keeps_nothing() -> None:
     del adding, known
     gc.collect()
     assert numbers() is None
-
-
-def test_no_items() -> None:
-    adding = Adding()
-    team(2).share(adding.call, 0)
-    assert float(adding.numbers[0]) == 0.0
 
 
 def test_work_that_changes_later_ends_in_an_error() -> None:

@@ -10,12 +10,9 @@ import pytest
 from numba.core import errors
 from numba.core.compiler_lock import global_compiler_lock
 
-from warprun import math, random
 from warprun.checking.machine_code import nvvm_problem
-from warprun.kernels import compile as kernels
 from warprun.kernels import thrift
 from warprun.kernels.without_gpu import compiling_for
-from warprun.neighbours import nearest
 
 CODE = """
 import sys
@@ -43,21 +40,12 @@ def test_products_of_matrices_still_find_scipy() -> None:
     np.testing.assert_allclose(product(a, a.T.copy()), a @ a.T)
 
 
-def test_messages_have_no_colours() -> None:
+def test_messages_have_no_colours_and_collections_are_rare_while_numba_compiles() -> None:
     assert str(errors.TypingError("no such thing")) == "no such thing"
-
-
-def test_collections_are_rare_while_numba_compiles() -> None:
     before = gc.get_threshold()
     with global_compiler_lock:
         assert gc.get_threshold()[0] >= 200_000
     assert gc.get_threshold() == before
-
-
-def test_what_indexes_no_array_is_compiled_once_for_checks_and_for_kernels() -> None:
-    for function in (math.sin, random.uniform):
-        assert kernels._rebuild(function, kernels._checked) is kernels.kernel_function(function)
-    assert kernels._rebuild(nearest, kernels._checked) is not kernels.kernel_function(nearest)
 
 
 def test_options_of_compilers_are_as_before() -> None:
@@ -81,11 +69,8 @@ def linked(kernel, *types):
     return library, calls
 
 
-needs_nvvm = pytest.mark.skipif(nvvm_problem() != "", reason=nvvm_problem())
-
-
-@needs_nvvm
-def test_libnvvm_gets_a_cuda_kernel_once_and_each_function_once() -> None:
+@pytest.mark.skipif(nvvm_problem() != "", reason=nvvm_problem())
+def test_libnvvm_gets_a_cuda_kernel_once_and_each_function_once_and_what_it_needs_of_numba_is_linked() -> None:
     from numba import cuda
 
     @cuda.jit(device=True)
@@ -98,17 +83,10 @@ def test_libnvvm_gets_a_cuda_kernel_once_and_each_function_once() -> None:
 
     def kernel(x):
         x[0] = fourfold(x[0]) + twice(x[1])
+        x.reshape((2, 2))[1, 1] = 0.0
 
     library, calls = linked(kernel, numba.float32[::1])
     assert ["gen-lto" in options for options in calls] == [True]
     assert sum("define" in code and "twice" in code.partition("define")[2].splitlines()[0] for code in library.llvm_strs) == 1
     assert len(library.llvm_strs) == len({id(module) for module in library.modules}) < len(library.modules)
-
-
-@needs_nvvm
-def test_what_a_cuda_kernel_needs_of_numba_is_linked() -> None:
-    def kernel(x):
-        x.reshape((2, 2))[1, 1] = 0.0
-
-    library, _ = linked(kernel, numba.float32[::1])
     assert any("reshape_funcs" in str(file) for file in library._linking_files)

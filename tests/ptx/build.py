@@ -1,7 +1,5 @@
 """Compiled kernels for the machine: Numba's PTX, its translation to C, gcc's library of that, and their cache."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import inspect
@@ -29,7 +27,6 @@ CAPABILITY = (9, 0)
 """What PTX is compiled for. Kernels ask for nothing newer than 7.5, and the PTX differs little."""
 
 NEEDED = [pytest.mark.ptx, pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")]
-"""Marks of tests that run PTX."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +35,20 @@ class Compiled:
 
     name: str
     symbol: str
-    """Its name in PTX."""
     ptx: Path
     function: Any
     """The C function, `void (struct thread *)`."""
     parameters: list[int]
-    """Bytes of each."""
     shared_bytes: int
     """Of a fixed size."""
-    instructions: int
 
 
 @cache
 def version() -> str:
-    """Return a hash of the files that say how PTX is translated."""
     return digest("".join((HERE / name).read_text() for name in ("translate.py", "instructions.py", "machine.h")))
 
 
 def folder() -> Path:
-    """Return where PTX, C and libraries are kept."""
     made = cache_root() / "ptx"
     made.mkdir(parents=True, exist_ok=True)
     return made
@@ -109,16 +101,14 @@ def translated(ptx: Path, name: str) -> Compiled:
             "symbol": kernel.symbol,
             "parameters": list(kernel.parameters.values()),
             "shared_bytes": module.shared_bytes,
-            "instructions": kernel.instructions,
         }
         write(described, json.dumps(about))
     about = json.loads(described.read_text())
     loaded = getattr(ctypes.CDLL(str(folder() / about["library"])), about["symbol"])
-    return Compiled(name, about["name"], ptx, loaded, about["parameters"], about["shared_bytes"], about["instructions"])
+    return Compiled(name, about["name"], ptx, loaded, about["parameters"], about["shared_bytes"])
 
 
 def digest(text: str) -> str:
-    """Return a hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -6,8 +6,6 @@ writes what is wrong, by case. Torch stays on the CPU: its tensors say where the
 current stream is a number.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys
@@ -26,12 +24,11 @@ from tests.kernels import graphs
 from tests.ptx.build import HERE, digest, folder, library, translated, write
 from tests.ptx.project import DEVICE
 from tests.ptx.rolling import FUSED_TOLERANCE, TANH, difference, fused, stepwise
-from tests.simulation.rollouts import CASES, CPU, acting, engine_of, record
+from tests.simulation.rollouts import CASES, CPU
 from warprun.kernels.driver import available_memory
 from warprun.simulation import cuda_launch
 
 STREAM = 0x5EA
-"""The handle of torch's current stream."""
 TYPES = {torch.float32: "<f4", torch.float64: "<f8", torch.int32: "<i4", torch.int64: "<i8", torch.bool: "|b1"}
 
 
@@ -41,13 +38,7 @@ class OnDevice:
     def __init__(self, tensor: torch.Tensor) -> None:
         strides = None if tensor.is_contiguous() else tuple(s * tensor.element_size() for s in tensor.stride())
         data = (tensor.data_ptr() if tensor.numel() else 0, False)
-        shown = {
-            "typestr": TYPES[tensor.dtype],
-            "shape": tuple(tensor.shape),
-            "strides": strides,
-            "data": data,
-            "version": 2,
-        }
+        shown = {"typestr": TYPES[tensor.dtype], "shape": tuple(tensor.shape), "strides": strides, "data": data, "version": 2}
         self.__cuda_array_interface__ = shown
 
 
@@ -68,8 +59,7 @@ class Driver:
         as_cuda_array = cuda.as_cuda_array
         # Only the module that wraps tensors sees this; Numba's own function stays.
         cuda_launch.cuda = SimpleNamespace(
-            as_cuda_array=lambda tensor, sync: as_cuda_array(OnDevice(tensor), sync=sync),
-            external_stream=cuda.external_stream,
+            as_cuda_array=lambda tensor, sync: as_cuda_array(OnDevice(tensor), sync=sync), external_stream=cuda.external_stream
         )
         torch.cuda.current_stream = lambda device=None: SimpleNamespace(cuda_stream=STREAM)
         torch.cuda.mem_get_info = lambda device=None: (available_memory(), available_memory())
@@ -77,25 +67,16 @@ class Driver:
         numba_driver._Linker.complete = lambda linker: ObjectCode.from_cubin(linker.get_linked_ptx())
 
     def _load(self, image: bytes, made: int) -> int:
-        """Translate PTX for `cuLibraryLoadData`."""
         text = image.decode()
         ptx = folder() / f"hosted-{digest(text)}.ptx"
         write(ptx, text)
         kernel = translated(ptx, "hosted")
         sizes = (ctypes.c_uint32 * len(kernel.parameters))(*kernel.parameters)
         add = self.loaded.driver_add
-        add(
-            ctypes.c_void_p(made),
-            kernel.symbol.encode(),
-            kernel.function,
-            kernel.shared_bytes,
-            len(kernel.parameters),
-            sizes,
-        )
+        add(ctypes.c_void_p(made), kernel.symbol.encode(), kernel.function, kernel.shared_bytes, len(kernel.parameters), sizes)
         return 0
 
     def number(self, name: str) -> int:
-        """Return a number that the driver counts."""
         return int(ctypes.c_uint64.in_dll(self.loaded, f"driver_{name}").value)
 
     def captured(self, work: Callable[[], None]) -> range:
@@ -109,11 +90,9 @@ class Driver:
         return range(first, self.number("nodes"))
 
     def replay(self, launches: range) -> None:
-        """Run launches with the arguments of their capture."""
         assert self.loaded.driver_replay(launches.start, launches.stop) == 0
 
     def wrong_about(self, launches: range) -> list[str]:
-        """Return what is wrong with launches that were captured."""
         streams = {self.loaded.driver_stream_of(n) for n in launches} - {STREAM}
         forbidden = self.number("forbidden")
         call = ctypes.c_char * 64
@@ -123,37 +102,12 @@ class Driver:
 
 
 def rolled_out(name: str) -> list[str]:
-    """Return how rollouts differ from those of the CPU."""
     case = CASES[name]
     expected, found = (stepwise(case, name, {}, False, device, 37) for device in (CPU, DEVICE))
-    wrong = difference(expected, found, case.tolerance)[1]
+    wrong = difference(expected, found, case.tolerance)
     short = replace(case, horizon=4)
     expected, found = (fused(short, name, TANH, False, {}, device, 37) for device in (CPU, DEVICE))
-    return wrong + difference(expected, found, max(FUSED_TOLERANCE, case.tolerance))[1]
-
-
-def captured_rollouts(name: str, driver: Driver) -> list[str]:
-    """Return what is wrong when fused rollouts are replays of a captured one."""
-    case = replace(CASES[name], n_envs=37, collects=4, horizon=4)
-    results, kept = [], list[range]()
-    for replays in (False, True):
-        agent = acting(case.environment, TANH, CPU)
-        networks = {learner.name: learner.policy.kernel_network() for learner in agent.learners}
-        engine = engine_of(case, name, DEVICE, networks=networks)
-        engine.prepare()
-        backend, plain = engine._kernels, engine._kernels.rollout
-
-        def rollout(steps: int, greedy: bool, plain: Any = plain, backend: Any = backend) -> None:
-            if not kept:
-                kept.append(driver.captured(lambda: plain(steps, greedy)))
-            for parameters, index, weights in backend._fused.packed:  # torch's part of the graph
-                torch.index_select(parameters, 0, index, out=weights)
-            driver.replay(kept[0])
-
-        if replays:
-            backend.rollout = rollout
-        results.append(record(engine, case.collects, act=agent.act))
-    return difference(results[0], results[1], 0.0)[1] + driver.wrong_about(kept[0])
+    return wrong + difference(expected, found, max(FUSED_TOLERANCE, case.tolerance))
 
 
 class DriverLaunches(graphs.Launches):
@@ -167,8 +121,6 @@ class DriverLaunches(graphs.Launches):
 
 
 class DriverLaunch:
-    """The launches of one kernel."""
-
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
 
@@ -199,10 +151,9 @@ def trained(case: str, driver: Driver) -> list[str]:
 
 
 def main(file: str, *given: str) -> None:
-    """Write what is wrong, by case."""
     driver = Driver()
     at = given.index("--") if "--" in given else len(given)
-    found = {name: rolled_out(name) + captured_rollouts(name, driver) for name in given[:at]}
+    found = {name: rolled_out(name) for name in given[:at]}
     graphs.SIMULATOR, graphs.Launches = DEVICE, DriverLaunches  # type: ignore[assignment, misc]
     graphs.as_on_a_gpu()
     found |= {case: trained(case, driver) for case in given[at + 1 :]}

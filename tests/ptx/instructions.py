@@ -3,11 +3,9 @@
 What is not known, a modifier or a type, is an error that names the line: nothing is skipped, and nothing guessed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any
 
 ORDERED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 UNORDERED = {"ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
@@ -33,31 +31,12 @@ class Unknown(Exception):
     """Something of PTX that the translation does not know."""
 
 
-class Scope(Protocol):
-    """The kernel that an instruction stands in."""
-
-    number: int
-    """Line of the PTX."""
-
-    def read(self, text: str, kind: str) -> str: ...
-    def write(self, target: str, kind: str, value: str) -> None: ...
-    def put(self, text: str) -> None: ...
-    def register(self, name: str) -> str: ...
-    def is_register(self, text: str) -> bool: ...
-    def address(self, text: str) -> str: ...
-    def symbol(self, text: str) -> str: ...
-    def label(self, name: str) -> str: ...
-    def parameter(self, name: str) -> int: ...
-    def unknown(self, what: str) -> Unknown: ...
-
-
 def width_of(kind: str) -> int:
     """Return the bits of a type such as u32, or pred."""
     return 1 if kind == "pred" else int(kind[1:])
 
 
 def c_type(kind: str) -> str:
-    """Return the C type of a PTX type."""
     if kind == "pred":
         return "uint8_t"
     if kind[0] == "f":
@@ -66,21 +45,22 @@ def c_type(kind: str) -> str:
 
 
 def unsigned(kind: str) -> str:
-    """Return the unsigned type of the width of `kind`."""
     return f"u{width_of(kind)}"
 
 
 class Instruction:
-    """An instruction with its modifiers, the last of them its type, and its operands, the first of them the target."""
+    """An instruction with its modifiers, the last of them its type, and its operands, the first of them the target.
 
-    def __init__(self, scope: Scope, name: str, operands: list[str]) -> None:
+    `scope` is the module that it stands in, of `translate.py`.
+    """
+
+    def __init__(self, scope: Any, name: str, operands: list[str]) -> None:
         self.scope, self.operands = scope, operands
         self.name, *self.modifiers = (part for part in re.split(r"\.|::", name) if part not in ("uni", "aligned"))
         self.kind = self.modifiers[-1] if self.modifiers else ""
 
     @property
     def real(self) -> bool:
-        """Whether it is of floats."""
         return self.kind[0] == "f"
 
     def allow(self, *modifiers: str, among: Iterable[str] | None = None) -> None:
@@ -94,7 +74,6 @@ class Instruction:
         return self.scope.read(self.operands[n], kind or self.kind)
 
     def give(self, value: str, kind: str | None = None) -> None:
-        """Set the target."""
         self.scope.write(self.operands[0], kind or self.kind, value)
 
     def give_integer(self, value: str) -> None:
@@ -201,7 +180,6 @@ def flushed(i: Instruction, value: str) -> str:
 
 
 def sum_or_product(i: Instruction) -> None:
-    """add, sub and mul."""
     if i.real:
         i.allow("rn", "ftz")
         i.give(flushed(i, f"({i.value(1)} {SIGNS[i.name]} {i.value(2)})"))
@@ -214,7 +192,6 @@ def sum_or_product(i: Instruction) -> None:
 
 
 def product(i: Instruction) -> tuple[str, str]:
-    """Return the value and the type of an integer product."""
     width, kind = width_of(i.kind), i.kind
     if "wide" in i.modifiers:
         wide = f"{kind[0]}{2 * width}"
@@ -280,7 +257,6 @@ def absolute(i: Instruction) -> None:
 
 
 def extreme(i: Instruction) -> None:
-    """min and max."""
     i.allow()
     a, b = i.value(1), i.value(2)
     i.give(f"{i.name}_{i.kind}({a}, {b})" if i.real else f"({a} {'<' if i.name == 'min' else '>'} {b} ? {a} : {b})")
@@ -394,4 +370,3 @@ EMIT: dict[str, Emit] = {
     **dict.fromkeys(("popc", "clz"), count_bits),
     **dict.fromkeys(FUNCTIONS, function),
 }
-"""What writes an instruction, by its name."""

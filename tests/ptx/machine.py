@@ -4,8 +4,6 @@ Every array of a launch is copied to a place of its own, far from all others, an
 is out of bounds falls between them, and is reported.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,7 +22,6 @@ from tests.ptx.mistakes import Mistake
 
 SHADOW = np.dtype([("epochs", np.uint32, 5), ("threads", np.uint16, 2)])
 APART = 1 << 28
-"""Bytes between arrays."""
 ARENA = 1 << 36
 
 
@@ -80,8 +77,6 @@ class Region(ctypes.Structure):
 
 
 class Finding(NamedTuple):
-    """Something that no kernel should do."""
-
     kernel: str
     kind: Kind
     where: str
@@ -102,11 +97,7 @@ class Array:
 
 @dataclass
 class Seen:
-    """What the machine has seen of one kernel."""
-
-    instructions: int
     launches: int = 0
-    accesses: int = 0
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -118,7 +109,6 @@ class Machine:
         self.ulps = 0
         """Error of approximate instructions, at most, in units of the last place."""
         self.mistake: Mistake | None = None
-        """One that is made in PTX."""
         self.seen: dict[str, Seen] = {}
         self._kernels: dict[tuple[int, tuple[Any, ...]], tuple[Any, Compiled]] = {}
         self._runtime = ctypes.CDLL(str(library("machine", [HERE / "machine.c"], "-O2")), mode=ctypes.RTLD_GLOBAL)
@@ -130,7 +120,6 @@ class Machine:
         self.shadows: dict[int, np.ndarray] = {}
         self._faults = (Fault * 4096).in_dll(self._runtime, "faults")
         self._fault_count = ctypes.c_uint32.in_dll(self._runtime, "fault_count")
-        self._accesses = ctypes.c_uint64.in_dll(self._runtime, "accesses")
 
     def findings(self, *allowed: Kind) -> list[Finding]:
         """Return what is wrong: all that was seen but for what is harmless or `allowed`."""
@@ -138,11 +127,9 @@ class Machine:
         return [finding for finding in every if finding.kind not in HARMLESS | set(allowed)]
 
     def kinds(self) -> Counter[Kind]:
-        """Return how often each kind was seen."""
         return Counter(finding.kind for seen in self.seen.values() for finding in seen.findings)
 
     def compiled(self, dispatcher: Any, signature: tuple[Any, ...]) -> Compiled:
-        """Return a kernel for these types of arguments."""
         change = self.mistake and self.mistake.in_ptx(dispatcher.py_func.__name__)
         if change:
             return build(dispatcher, signature, change)
@@ -163,7 +150,6 @@ class Machine:
         assert kernel.parameters == [ctypes.sizeof(value) for value in values], kernel.name
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         self._fault_count.value = 0
-        before = self._accesses.value
         memory.copy_in(self._runtime)
         failed = self._runtime.launch(
             kernel.function,
@@ -178,9 +164,8 @@ class Machine:
         )
         assert not failed, f"a GPU refuses {kernel.name}: grid {grid}, block {block}, {dynamic} bytes of shared memory"
         memory.copy_out()
-        seen = self.seen.setdefault(kernel.name, Seen(kernel.instructions))
+        seen = self.seen.setdefault(kernel.name, Seen())
         seen.launches += 1
-        seen.accesses += self._accesses.value - before
         names = memory.names(dispatcher.py_func)
         found = [told(kernel, fault, names) for fault in self._faults[: self._fault_count.value]]
         seen.findings += [finding for finding in found if finding not in seen.findings]
@@ -215,7 +200,6 @@ class Memory:
         self.regions = (Region * len(regions))(*regions)
 
     def address(self, tensor: torch.Tensor) -> int:
-        """Return where a tensor lies in the arena."""
         for (begin, end, _, _), region in zip(self.owners, self.regions, strict=True):
             if begin <= tensor.data_ptr() < end:
                 return int(region.base) + tensor.data_ptr() - begin
@@ -237,7 +221,6 @@ class Memory:
 
 
 def told(kernel: Compiled, fault: Fault, names: list[str]) -> Finding:
-    """Return what a fault says."""
     kind = Kind(fault.kind)
     memory = "shared memory" if fault.space else names[fault.region] if fault.region < len(names) else "memory"
     where = f"line {fault.line} of {kernel.ptx.name}, block {fault.block} thread {fault.thread}"
@@ -251,20 +234,17 @@ def told(kernel: Compiled, fault: Fault, names: list[str]) -> Finding:
 
 
 def as_three(size: Any) -> tuple[int, int, int]:
-    """Return a size of a grid or a block in three dimensions."""
     x, y, z = (*(size if isinstance(size, tuple) else (size,)), 1, 1)[:3]
     return x, y, z
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
-    """Return the tensors of an argument."""
     if isinstance(value, Array):
         return [value.tensor]
     return [tensor for part in value for tensor in tensors_of(part)] if isinstance(value, tuple) else []
 
 
 def type_of(value: Any) -> Any:
-    """Return Numba's type of an argument."""
     if isinstance(value, Array):
         return value.type
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -277,15 +257,7 @@ def flat(kind: Any, value: Any, memory: Memory) -> Iterator[Any]:
     if isinstance(kind, types.Array):
         tensor = value.tensor
         item = tensor.element_size()
-        numbers = [
-            0,
-            0,
-            tensor.numel(),
-            item,
-            memory.address(tensor),
-            *tensor.shape,
-            *(item * s for s in tensor.stride()),
-        ]
+        numbers = [0, 0, tensor.numel(), item, memory.address(tensor), *tensor.shape, *(item * s for s in tensor.stride())]
         yield from map(ctypes.c_int64, numbers)
     elif isinstance(kind, types.BaseTuple):
         for of_part, part in zip(kind, value, strict=True):
@@ -301,8 +273,6 @@ def flat(kind: Any, value: Any, memory: Memory) -> Iterator[Any]:
 
 
 class Launches:
-    """A module of kernels, whose launches go to a machine."""
-
     def __init__(self, module: ModuleType, machine: Machine) -> None:
         self._module, self._machine = module, machine
 

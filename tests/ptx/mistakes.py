@@ -1,7 +1,5 @@
 """Mistakes planted in real kernels: in the source that warprun writes, in a function that kernels call, or in PTX."""
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 from collections.abc import Callable
@@ -25,22 +23,17 @@ class Mistake:
     function: Callable[..., Any] | None = None
     """The function that is changed; None: the source of a module of kernels, or PTX."""
     kernel: str | None = None
-    """The kernel whose PTX is changed."""
     nth: int = 0
     """Which of several places, from 0 on."""
     made: int = 0
-    """How often it has been made."""
 
     def in_source(self, source: str) -> str:
-        """Return the source of a module of kernels, with the mistake if it is one of there."""
         return source if self.function or self.kernel else self._change(source)
 
     def in_ptx(self, kernel: str) -> Callable[[str], str] | None:
-        """Return what makes the mistake in the PTX of a kernel, if it is one of there."""
         return self._change if kernel == self.kernel else None
 
     def in_function(self, patch: pytest.MonkeyPatch) -> None:
-        """Make the mistake in its function, if it is one of there."""
         if isinstance(self.function, FunctionType):
             names: dict[str, Any] = {}
             source = textwrap.dedent(inspect.getsource(self.function))

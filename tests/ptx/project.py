@@ -3,8 +3,6 @@
 Memory that the host allocates and nobody writes is filled with bytes of POISON, by which the machine knows it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -22,7 +20,6 @@ from warprun.simulation import allocation, cuda_launch
 from warprun.simulation.device import Device
 
 POISON = 0xA5
-"""As in `machine.c`."""
 
 
 class OnMachine(Device):
@@ -30,7 +27,6 @@ class OnMachine(Device):
 
     @property
     def torch(self) -> torch.device:
-        """Where tensors are."""
         return torch.device("cpu")
 
 
@@ -41,7 +37,6 @@ class Poisoned(TorchFunctionMode):
     """Fills what torch allocates without a value."""
 
     def __torch_function__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
-        """Call a function of torch."""
         made = function(*given, **(named or {}))
         if getattr(function, "__name__", "") in ("empty", "empty_like", "new_empty"):
             poison([made])
@@ -49,7 +44,6 @@ class Poisoned(TorchFunctionMode):
 
 
 def poison(tensors: Iterable[torch.Tensor]) -> None:
-    """Mark memory as written by nobody."""
     for tensor in tensors:
         if tensor.is_contiguous():
             tensor.view(-1).view(torch.uint8).fill_(POISON)

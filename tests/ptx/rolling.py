@@ -1,7 +1,5 @@
 """Rollouts on the machine beside those of the CPU kernels: every kernel that warprun writes for an environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,16 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.environments import flawed
 from tests.ptx.machine import Finding, Kind, Machine, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.project import DEVICE, POISON, on
-from tests.ptx.table import Row, keep
-from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, TANH, Arrays, Case, acting, compared, engine_of, record, retraced
-from tests.simulation.test_vector_engine import engine_of as vector_engine_of
-from tests.simulation.test_vector_engine import random_actions
+from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, TANH, Arrays, Case, acting, by_caller, compared, engine_of, record, retraced
 from warprun.learning.network_settings import NetworkConfig
 from warprun.simulation import cuda_launch
 from warprun.simulation.device import Device
@@ -31,10 +25,7 @@ APPROXIMATE = 1e-4
 ULPS = 2
 """Error of approximate instructions, at most (div.approx.f32: 2, by the manual of PTX)."""
 FLAWED = {
-    f"flawed {actions} {name}": (
-        Case("tests.environments.flawed", options=(("actions", actions),)),
-        flawed.Params(flaw, 1, 3, again=True),
-    )
+    f"flawed {actions} {name}": (Case("tests.environments.flawed", options=(("actions", actions),)), flawed.Params(flaw, 1, 3, again=True))
     for actions, name, flaw in (
         ("discrete", "reward", flawed.REWARD_NAN),
         ("box", "observation", flawed.OBS_INF),
@@ -45,39 +36,35 @@ FLAWED = {
 SEVERAL_ACTORS = {"covid", "tag_gridworld", "tag_continuous", "tag_continuous full", "leaving", "cells 2"}
 SEVERAL_ACTORS |= {"market", "market_exploring", "crane", "crane_exploring", "crane_squashed", "flawed groups mask"}
 """Environments with several actors, which run one to a block."""
-OWN_KERNELS = {*FLAWED, "market", "crane_squashed"}
-"""Environments of the tests whose kernels no shipped one has: invalid numbers, several groups, squashed actions."""
+OFTEN = {"cartpole", "pendulum", "catalysis", "booster", "covid", "gray_scott", "tag_gridworld", "tag_continuous"}
+OFTEN |= {*FLAWED, "market", "crane_squashed"}
+"""Shipped environments that are no variants of one another, and those of the tests whose kernels no shipped one has: invalid numbers,
+several groups, squashed actions. Nearly all of the time goes into the compilation of their kernels."""
 BY_DEFAULT = {("cartpole", "stepwise"), ("cartpole", "fused tanh")}
 Run = Callable[[Device, int], Arrays]
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to roll out an environment."""
-
     run: Run
     tolerance: float
-    kernels: tuple[str, ...]
-    """Those that only this way runs, of which a table tells."""
 
 
 def ways_of(name: str) -> dict[str, Way]:
-    """Return the ways to roll out an environment, by name."""
     if name in FLAWED:
         case, params = FLAWED[name]
         changed = {"params": params, "replaces": True}
-        replacing = Way(partial(stepwise, case, name, changed, False), case.tolerance, ("step", "reset"))
         return {
-            "replacing": replacing,
-            "fused replacing": Way(partial(fused, case, name, TANH, False, changed), FUSED_TOLERANCE, ("rollout",)),
+            "replacing": Way(partial(stepwise, case, name, changed, False), case.tolerance),
+            "fused replacing": Way(partial(fused, case, name, TANH, False, changed), FUSED_TOLERANCE),
         }
     case = CASES[name]
-    found = {"stepwise": Way(partial(stepwise, case, name, {}, False), case.tolerance, ("reset", "sample", "step"))}
-    found["given"] = Way(partial(given, case, name), case.tolerance, ())
-    found["external"] = Way(partial(external, case, name), case.tolerance, ("advance",))
+    found = {"stepwise": Way(partial(stepwise, case, name, {}, False), case.tolerance)}
+    found["given"] = Way(partial(given, case, name), case.tolerance)
+    found["external"] = Way(partial(by_caller, case, name), case.tolerance)
     if not case.exploration:
-        found["greedy"] = Way(partial(stepwise, case, name, {}, True), case.tolerance, ("greedy",))
-        found["replacing"] = Way(partial(stepwise, case, name, {"replaces": True}, False), case.tolerance, ())
+        found["greedy"] = Way(partial(stepwise, case, name, {}, True), case.tolerance)
+        found["replacing"] = Way(partial(stepwise, case, name, {"replaces": True}, False), case.tolerance)
     networks = {key.partition(" ")[2]: given for key, given in FUSED_CASES.items() if key.split(" ")[0] == name}
     networks = {"tanh": (case, TANH, False)} | networks
     if name == "cartpole":
@@ -85,7 +72,7 @@ def ways_of(name: str) -> dict[str, Way]:
     for network_name, (its, network, greedy) in networks.items():
         its = replace(its, horizon=min(its.horizon, 4))
         tolerance = max(FUSED_TOLERANCE, case.tolerance)
-        found[f"fused {network_name}"] = Way(partial(fused, its, name, network, greedy, {}), tolerance, ("rollout",))
+        found[f"fused {network_name}"] = Way(partial(fused, its, name, network, greedy, {}), tolerance)
     return found
 
 
@@ -101,49 +88,18 @@ def given(case: Case, name: str, device: Device, n_envs: int) -> Arrays:
     return compared(case, retraced(*engines, case.collects))
 
 
-def fused(
-    case: Case,
-    name: str,
-    network: NetworkConfig,
-    greedy: bool,
-    more: dict[str, Any],
-    device: Device,
-    n_envs: int,
-) -> Arrays:
+def fused(case: Case, name: str, network: NetworkConfig, greedy: bool, more: dict[str, Any], device: Device, n_envs: int) -> Arrays:
     """Roll out with networks: on the machine in one kernel, on the CPU by torch between kernels."""
     agent = acting(case.environment, network, CPU)
     if device is DEVICE:
-        more = {
-            **more,
-            "networks": {learner.name: learner.policy.kernel_network() for learner in agent.learners},
-            "debug": True,
-        }
+        more = {**more, "networks": {learner.name: learner.policy.kernel_network() for learner in agent.learners}, "debug": True}
     engine = engine_of(replace(case, n_envs=n_envs), name, device, **more)
     return compared(case, record(engine, case.collects, act=agent.act, greedy=greedy))
 
 
-def external(case: Case, name: str, device: Device, n_envs: int) -> Arrays:
-    """Step with the actions of a caller."""
-    engine = vector_engine_of(name, case, device, n_envs, threads=1)
-    bound = engine.new_step(engine.new_actions())
-    engine.reset(bound)
-    draw, seen = np.random.default_rng(0), []
-    for _ in range(10):
-        for number, (group, given) in enumerate(zip(engine.environment.groups, bound.step.groups, strict=True)):
-            mask = None if given.mask is None else np.asarray(given.mask)
-            actions = random_actions(group.action, (n_envs, group.size), mask, draw).reshape(-1)
-            engine.take(number, actions if device is CPU else torch.from_numpy(actions), given.action)
-        engine.advance(bound)
-        arrays = {"terminated": bound.step.terminated, "truncated": bound.step.truncated}
-        for number, given in enumerate(bound.step.groups):
-            arrays |= {f"{number}.{key}": value for key, value in given._asdict().items() if value is not None}
-        seen.append({key: np.asarray(value).copy() for key, value in arrays.items()})
-    return {key: np.stack([arrays[key] for arrays in seen]) for key in seen[0]}
-
-
-def difference(expected: Arrays, found: Arrays, tolerance: float) -> tuple[float, list[str]]:
-    """Return the largest difference of floats, relative to 1 + |value|, and what differs by more than the tolerance."""
-    worst, wrong = 0.0, []
+def difference(expected: Arrays, found: Arrays, tolerance: float) -> list[str]:
+    """Return what differs: integers at all, floats by more than the tolerance, relative to 1 + |value|."""
+    wrong = []
     for key, array in expected.items():
         other = found[key]
         assert (array.dtype, array.shape) == (other.dtype, other.shape), key
@@ -153,19 +109,16 @@ def difference(expected: Arrays, found: Arrays, tolerance: float) -> tuple[float
             continue
         with np.errstate(invalid="ignore"):
             apart = np.where(same, 0.0, np.abs(array - other) / (1.0 + np.abs(array)))
-        worst = max(worst, float(np.max(apart, initial=0.0)))
         wrong += [] if np.all(apart <= tolerance) else [f"{key}: {np.max(apart):.1e} apart"]
-    return worst, wrong
+    return wrong
 
 
 def unwritten(found: Arrays) -> list[str]:
-    """Return the arrays of which kernels have left a part as nobody had written it."""
     parts = {key: np.ascontiguousarray(array)[..., None].view(np.uint8) for key, array in found.items()}
     return [f"{key}: not written" for key, part in parts.items() if (part == POISON).all(-1).any()]
 
 
 def same_bits(a: Arrays, b: Arrays) -> bool:
-    """Return whether two rollouts are the same."""
     return all(a[key].tobytes() == b[key].tobytes() for key in a)
 
 
@@ -179,24 +132,15 @@ def small_blocks() -> Iterator[None]:
 
 @cache
 def machine() -> Machine:
-    """Return the machine of this process."""
     return Machine()
 
 
 def clear(made: Machine) -> None:
-    """Forget what was seen."""
     made.seen.clear()
     made.order, made.ulps = Order.FORWARD, 0
 
 
-def on_machine(
-    run: Run,
-    n_envs: int,
-    order: Order = Order.FORWARD,
-    ulps: int = 0,
-    mistake: Mistake | None = None,
-) -> Arrays:
-    """Roll out on the machine."""
+def on_machine(run: Run, n_envs: int, order: Order = Order.FORWARD, ulps: int = 0, mistake: Mistake | None = None) -> Arrays:
     machine().order, machine().ulps = order, ulps
     with on(machine(), mistake):
         return run(DEVICE, n_envs)
@@ -207,42 +151,32 @@ def sizes_of(name: str) -> tuple[int, ...]:
     return (3,) if name in SEVERAL_ACTORS else (1, 33, 64)
 
 
-def marked(several: bool) -> list[object]:
-    """Return environment and way, of those with several actors or with one, as parameters of a test.
-
-    Those that ship are `long`, those of the tests `slow` unless they have kernels of their own.
-    """
+def marked() -> list[object]:
+    """Return environment and way as parameters of a test."""
     found = []
     for name in [*CASES, *FLAWED]:
-        ships = name in OWN_KERNELS or CASES[name].module.startswith("warprun.envs")
-        for way in ways_of(name) if (name in SEVERAL_ACTORS) == several else ():
-            often = ships and (way != "replacing" or name in ("cartpole", *FLAWED))
+        for way in ways_of(name):
+            often = name in OFTEN and (way != "replacing" or name in ("cartpole", *FLAWED))
             marks = () if (name, way) in BY_DEFAULT else pytest.mark.long if often else pytest.mark.slow
             found.append(pytest.param(name, way, marks=marks, id=f"{name}, {way}"))
     return found
 
 
 def check(name: str, way_name: str, sizes: tuple[int, ...]) -> list[str]:
-    """Return what is wrong with one way to roll out an environment, and keep a row of the table for each kernel."""
     way, made = ways_of(name)[way_name], machine()
     clear(made)
-    worst, problems = 0.0, list[str]()
+    problems = list[str]()
     for n_envs in sizes:
         expected, found = way.run(CPU, n_envs), on_machine(way.run, n_envs)
-        apart, wrong = difference(expected, found, way.tolerance)
-        wrong += unwritten(found)
-        worst, problems = max(worst, apart), problems + [f"{n_envs} environments: {text}" for text in wrong]
+        wrong = difference(expected, found, way.tolerance) + unwritten(found)
+        problems += [f"{n_envs} environments: {text}" for text in wrong]
         with small_blocks():
             again = {order.name: on_machine(way.run, n_envs, order) for order in (Order.BACKWARD, Order.RANDOM)}
         other = [order for order in again if not same_bits(found, again[order])]
         problems += [f"{n_envs} environments: other bits in order {order}" for order in other]
-    approximate, wrong = difference(expected, on_machine(way.run, sizes[-1], ulps=ULPS), APPROXIMATE)
+    wrong = difference(expected, on_machine(way.run, sizes[-1], ulps=ULPS), APPROXIMATE)
     problems += [f"approximate instructions {ULPS} units off: {text}" for text in wrong]
-    problems += [str(finding) for finding in wrong_in(made)]
-    for kernel in way.kernels:
-        seen = made.seen[kernel]
-        keep(Row(name, way_name, kernel, seen.instructions, seen.accesses, worst, approximate))
-    return problems
+    return problems + [str(finding) for finding in wrong_in(made)]
 
 
 UNUSED_COLUMNS = ("rollout", "next_values")

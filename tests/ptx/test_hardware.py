@@ -3,8 +3,6 @@
 The table of all kernels is docs/benchmarks/kernels.json; `scripts/kernel_table.py` makes it and has the limits.
 Here a few kernels are compiled again, and with the mark `long` all that hold the others."""
 
-from __future__ import annotations
-
 import mmap
 import re
 from functools import cache
@@ -45,7 +43,6 @@ HOLDS_THE_OTHERS = ("rollout", "advance")
 
 @cache
 def of_cartpole() -> dict[str, Any]:
-    """Return the launches of a run on CartPole by the names of their kernels."""
     return {launch.name: launch for launch in launches.of_run("env=cartpole", "agent=ppo", f"n_envs={table.N_ENVS}")}
 
 
@@ -57,31 +54,12 @@ def test_kept_kernels_are_within_the_limits_of_every_card() -> None:
 
 
 def test_every_kernel_of_every_environment_is_kept_for_every_card() -> None:
-    found = table.by_kernel(ROWS)
+    found, every = table.by_kernel(ROWS), {"rollout", "reset", "step", "sample", "greedy", "reset, of a caller", "advance, of a caller"}
     for environment in table.ENVIRONMENTS:
-        names = {name for owner, name in found if owner == environment}
-        assert names >= {
-            "rollout",
-            "reset",
-            "step",
-            "sample",
-            "greedy",
-            "reset, of a caller",
-            "advance, of a caller",
-        }, environment
+        assert {name for owner, name in found if owner == environment} >= every, environment
     of_learners = {name.partition(",")[0] for owner, name in found if owner == "learner"}
-    assert of_learners >= {
-        "gradient",
-        "reduce",
-        "step",
-        "next_values",
-        "advantages",
-        "spread",
-        "moments",
-        "returns",
-        "merge",
-        "rewards",
-    }
+    every = {"gradient", "reduce", "step", "next_values", "advantages", "spread", "moments", "returns", "merge", "rewards"}
+    assert of_learners >= every
     architectures = [card.architecture for card in table.CARDS]
     assert all([row.architecture for row in rows] == architectures for rows in found.values())
 
@@ -171,7 +149,6 @@ def test_what_is_beyond_a_limit_is_found(kernel: Any, most_registers: int | None
 
 
 def planted(kernel: Any, most_registers: int | None = None) -> Any:
-    """Return the launch of a kernel of this file."""
     called = {function.__name__: kernel_function(function) for function in (accumulate, read_eight, spread, write_rows)}
     made = FunctionType(kernel.__code__, kernel.__globals__ | called, kernel.__name__)
     options = {} if most_registers is None else {"max_registers": most_registers}
@@ -198,8 +175,6 @@ def test_occupancy_is_that_of_nvidia(registers: int, threads: int, shared: int, 
 
 SIZES = (1, 33, 1_000_000)
 """Environments of a run. The table has the launches of 10,000."""
-LARGEST_MEMORY = 2**40
-"""Bytes; more than a GPU has."""
 
 
 def rows_for(launch: Any, environment: str) -> list[Any]:
@@ -222,11 +197,7 @@ def assert_fits(launch: Any, environment: str, items: int) -> None:
             assert (blocks - 1) * threads < items <= blocks * threads or blocks == items
 
 
-@compiles
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("environment", table.ENVIRONMENTS)
-def test_launches_fit_every_card(environment: str) -> None:
-    run = table.ENVIRONMENTS[environment][0].split()
+def assert_launches_fit(environment: str, *run: str) -> None:
     for n_envs in SIZES:
         given = (f"env={environment}", *run, f"n_envs={n_envs}", "agent.minibatches=1")
         for launch in (*launches.of_run(*given), *launches.of_steps(*given)):
@@ -234,29 +205,20 @@ def test_launches_fit_every_card(environment: str) -> None:
 
 
 @compiles
-@pytest.mark.long
-def test_launches_of_1000_actors_fit_every_card() -> None:
-    given = ("env=tag_continuous", "env.taggers=10", "env.runners=990", "agent=ppo", "agent.minibatches=1")
-    for n_envs in SIZES:
-        found = launches.of_run(*given, f"n_envs={n_envs}")
-        assert {launch.name for launch in found} >= {"rollout", "reset"}
-        for launch in found:
-            assert_fits(launch, "tag_continuous", n_envs)
-    rollout = next(launch for launch in found if launch.name == "rollout")
-    kernel = table.Kernel("tag_continuous", "tag_continuous", "rollout of 1000", rollout)
-    assert not [problem for row in table.rows_of(kernel, FEW[1:2]) for problem in table.problems(row)]
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("environment", table.ENVIRONMENTS)
+def test_launches_fit_every_card(environment: str) -> None:
+    assert_launches_fit(environment, *table.ENVIRONMENTS[environment][0].split())
 
 
 @compiles
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("environment", ["cartpole", "covid"])
-def test_a_grid_with_too_many_blocks_would_need_more_memory_than_a_card_has(environment: str) -> None:
-    for launch in launches.of_run(f"env={environment}", "agent=ppo", "n_envs=1000000", "agent.minibatches=1"):
-        blocks, _ = launch.grid(table.MOST_THREADS)
-        held = sum(tensor.numel() * tensor.element_size() for tensor in launch.tensors())
-        # `MOST` of config/checks.py ends n_envs before the blocks of environments do.
-        by_environments = launch.name in ("reset", "rollout")
-        assert by_environments or held / blocks * table.MOST_BLOCKS > LARGEST_MEMORY or blocks < 10_000, launch.name
+@pytest.mark.long
+def test_launches_of_1000_actors_fit_every_card() -> None:
+    run = ("env.taggers=10", "env.runners=990", "agent=ppo")
+    assert_launches_fit("tag_continuous", *run)
+    (rollout,) = (each for each in launches.of_run("env=tag_continuous", *run, f"n_envs={SIZES[-1]}") if each.name == "rollout")
+    kernel = table.Kernel("tag_continuous", "tag_continuous", "rollout of 1000", rollout)
+    assert not [problem for row in table.rows_of(kernel, FEW[1:2]) for problem in table.problems(row)]
 
 
 # Indices --------------------------------------------------------------------------------------------------------------
@@ -291,7 +253,6 @@ def narrow(ir: str) -> set[str]:
 
 
 def assert_wide(launch: Any) -> None:
-    """Check that a kernel computes indices in 64 bits."""
     found = narrow(table.library(launch).get_llvm_str())
     assert not [name for name in found if not any(part in name for part in COUNTERS)], launch.name
 

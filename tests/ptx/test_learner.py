@@ -1,7 +1,5 @@
 """Every CUDA kernel of the learner, as PTX on the CPU: what float64 gives, in any order of threads, and no hazard."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.ptx.build import NEEDED
@@ -17,4 +15,4 @@ CASES = [name if name == BY_DEFAULT else pytest.param(name, marks=pytest.mark.lo
 
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_compute_what_float64_does(name: str) -> None:
-    assert check(name, parts()[name]) == []
+    assert check(parts()[name]) == []

@@ -1,7 +1,5 @@
 """The machine sees what is wrong in kernels that are wrong in every way it watches for, and nothing in right ones."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 
@@ -25,7 +23,6 @@ N = BLOCKS * THREADS
 
 
 def launched(kernel: Any, *arguments: Any, shared: int = 0, mistake: Mistake | None = None) -> list[set[Kind]]:
-    """Return the kinds of findings in each order of threads."""
     found, dispatcher = [], cuda.jit(kernel)
     for order in Order:
         clear(machine())
@@ -37,19 +34,16 @@ def launched(kernel: Any, *arguments: Any, shared: int = 0, mistake: Mistake | N
 
 
 def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Array:
-    """Return an array of zeros."""
     return Array(torch.zeros(shape, dtype=dtype))
 
 
 def unwritten(*shape: int) -> Array:
-    """Return an array that nobody has written."""
     made = zeros(*shape)
     poison([made.tensor])
     return made
 
 
 def reverse(out, guard):  # type: ignore[no-untyped-def]
-    """Hand numbers to other threads through shared memory."""
     shared = cuda.shared.array(0, float32)
     n = cuda.threadIdx.x
     shared[n] = float32(cuda.grid(1))
@@ -64,21 +58,11 @@ def test_a_right_kernel_gives_the_right_numbers_and_no_finding() -> None:
     np.testing.assert_array_equal(out.tensor.numpy(), np.r_[63:-1:-1, 127:63:-1])
 
 
-def test_a_race_in_shared_memory() -> None:
-    raced = {Kind.READ_OF_ANOTHERS_WRITE, Kind.WRITE_OF_WHAT_ANOTHER_READS}
-    assert all(raced & kinds for kinds in launched(reverse, zeros(N), False, shared=4 * THREADS))
-    assert Kind.UNWRITTEN_SHARED in launched(reverse, zeros(N), False, shared=4 * THREADS)[0]
-
-
-def test_shared_memory_beyond_its_size() -> None:
+def test_what_is_wrong_with_shared_memory() -> None:
+    raced = launched(reverse, zeros(N), False, shared=4 * THREADS)
+    assert all({Kind.READ_OF_ANOTHERS_WRITE, Kind.WRITE_OF_WHAT_ANOTHER_READS} & kinds for kinds in raced)
+    assert Kind.UNWRITTEN_SHARED in raced[0]
     assert all(Kind.OUT_OF_BOUNDS in kinds for kinds in launched(reverse, zeros(N), True, shared=2 * THREADS))
-
-
-def test_a_store_of_twice_the_width_is_misaligned() -> None:
-    wide = Mistake("a store of twice the width", "st.global.f32", "st.global.b64", kernel="reverse")
-    found = launched(reverse, zeros(N), True, shared=4 * THREADS, mistake=wide)
-    assert all(Kind.MISALIGNED in kinds for kinds in found)
-    assert wide.made
 
 
 def test_a_race_in_global_memory() -> None:
@@ -213,8 +197,7 @@ def test_names_within_braces_hide_those_outside() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["atom.global.add.u32 %r1, [%r2], 1;", "cvt.rz.f32.s32 %r1, %r2;", "bar.sync 1, 32;", "ld.local.u32 %r1, [%r2];"],
+    "line", ["atom.global.add.u32 %r1, [%r2], 1;", "cvt.rz.f32.s32 %r1, %r2;", "bar.sync 1, 32;", "ld.local.u32 %r1, [%r2];"]
 )
 def test_what_is_not_known_is_an_error_that_names_the_line(line: str) -> None:
     with pytest.raises(Unknown, match="line 6 of the PTX"):

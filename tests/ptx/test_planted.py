@@ -1,7 +1,5 @@
 """Twenty mistakes planted in kernels of warprun: the machine knows each by what gives it away, 20 of 20."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.ptx.build import NEEDED

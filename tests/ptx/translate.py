@@ -4,8 +4,6 @@ A register becomes an unsigned integer of its width, a label a label, an instruc
 Loads, stores and barriers carry the number of their line of PTX, by which the machine reports.
 """
 
-from __future__ import annotations
-
 import re
 from collections import ChainMap
 from dataclasses import dataclass, field
@@ -26,16 +24,11 @@ INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?")
 
 @dataclass
 class Kernel:
-    """A kernel of a module."""
-
     name: str
     symbol: str
-    """The name of the C function."""
     parameters: dict[str, int] = field(default_factory=dict)
     """Bytes by name, in order."""
     body: list[str] = field(default_factory=list)
-    instructions: int = 0
-    """In the text."""
 
 
 class Module:
@@ -45,9 +38,7 @@ class Module:
         self.kernels: list[Kernel] = []
         self.shared_bytes = 0
         self.number = 0
-        """The line that is read."""
         self._globals: dict[str, tuple[int, list[int]]] = {}
-        """Bytes and initial values of variables."""
         self._shared: dict[str, int | None] = {}
         """Where arrays in shared memory begin; None: what a launch asks for, after all that is fixed."""
         self._registers: ChainMap[str, int] = ChainMap()
@@ -57,7 +48,6 @@ class Module:
         self.source = self._source()
 
     def unknown(self, what: str) -> Unknown:
-        """Return the error for something that is not known."""
         return Unknown(f"line {self.number} of the PTX: {what}")
 
     def _read(self, ptx: str) -> None:
@@ -99,7 +89,6 @@ class Module:
                     text = ""
 
     def _declare(self, text: str) -> None:
-        """Take a variable of the module, or of a kernel."""
         found = VARIABLE.search(text)
         if not found or ".local" in text:
             raise self.unknown(text)
@@ -135,7 +124,6 @@ class Module:
         self._guard = f"if ({guarded[1]}{self.register(guarded[2])}) " if guarded else ""
         name, *rest = (guarded[3] if guarded else text).split(maxsplit=1)
         operands = [part.strip() for part in re.split(r",(?![^{\[]*[}\]])", rest[0])] if rest else []
-        self.kernels[-1].instructions += 1
         instruction = Instruction(self, name, operands)
         if instruction.name not in EMIT:
             raise self.unknown(f"instruction {name}")
@@ -153,26 +141,21 @@ class Module:
     # The scope of an instruction ------------------------------------------------------------------------------
 
     def label(self, name: str) -> str:
-        """Return a label's name in C."""
         return "L_" + re.sub(r"\W", "_", name)
 
     def register(self, name: str) -> str:
-        """Return a register's name in C."""
         return "r_" + name[1:].replace("%", "_")
 
     def is_register(self, text: str) -> bool:
-        """Return whether an operand is a register of the kernel."""
         return text.startswith("%") and self.register(text) in self._registers
 
     def parameter(self, name: str) -> int:
-        """Return the number of a parameter."""
         names = list(self.kernels[-1].parameters)
         if name not in names:
             raise self.unknown(f"parameter {name}")
         return names.index(name)
 
     def read(self, text: str, kind: str) -> str:
-        """Return a C expression for an operand as a value of `kind`."""
         if text in SPECIAL:
             return f"(({c_type(kind)}){SPECIAL[text]})"
         if self.is_register(text):
@@ -200,7 +183,6 @@ class Module:
         raise self.unknown(f"operand {text}")
 
     def address(self, text: str) -> str:
-        """Return what is in brackets as an address."""
         found = re.fullmatch(r"\[\s*([%\w$.]+?)\s*(?:\+\s*(-?\w+))?\s*\]", text)
         if not found:
             raise self.unknown(f"address {text}")
@@ -225,5 +207,4 @@ class Module:
         self.put(f"{name} = {value};")
 
     def put(self, text: str) -> None:
-        """Append a statement, under the predicate of the instruction."""
         self.kernels[-1].body.append(self._guard + text)

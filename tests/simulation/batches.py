@@ -14,9 +14,7 @@ from warprun.simulation.batched import BatchedSimulator
 from warprun.spec import Box, Discrete, MultiDiscrete
 
 EDGE = 4
-"""Distance at which a walk ends."""
 LIMIT = 6
-"""Steps of an episode."""
 
 
 @contextmanager
@@ -48,10 +46,7 @@ class Walkers:
     def reset(self, seed: int, mask: Any) -> Any:
         self.seeds.append(seed)
         fresh = (self.index * 7 + seed % 1000) % 5 - 2.0
-        self.state = {
-            "place": self.arrays.where(mask, fresh, self.state["place"]),
-            "age": self.arrays.where(mask, 0.0, self.state["age"]),
-        }
+        self.state = {"place": self.arrays.where(mask, fresh, self.state["place"]), "age": self.arrays.where(mask, 0.0, self.state["age"])}
         return self.observe()
 
     def step(self, actions: Any) -> Any:

@@ -1,6 +1,6 @@
 """Rollouts that every engine must repeat: the same policies, drawn from a fixed seed, on the environments of the house and the tests.
 
-    python -m tests.simulation.rollouts DEVICE FILE.npz KIND CASE ...
+    python -m tests.simulation.rollouts DEVICE FILE.npz "KIND: CASE" ...
 
 writes the rollouts of DEVICE, for it may need another process: the CUDA simulator (NUMBA_ENABLE_CUDASIM=1) or plain Python
 (NUMBA_DISABLE_JIT=1), both of which Numba chooses when it is imported. KIND is one of KINDS; `fused`: cases of `FUSED_CASES`, with networks
@@ -10,6 +10,7 @@ in the kernel.
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,13 +24,14 @@ import torch
 
 from tests.agents import build
 from warprun.config.registry import import_environment
-from warprun.environment import Box, Environment
+from warprun.environment import Box, Environment, MultiDiscrete
 from warprun.errors import UserError
 from warprun.learning.network_settings import NetworkConfig
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trajectory import Trajectory
+from warprun.simulation.vector_engine import VectorEngine
 from warprun.spec import PolicyKind
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +53,6 @@ class Case:
     exploration: tuple[float, float, float] | None = None
     """Of policies that give no distributions."""
     policies: PolicyKind = "explored"
-    """If there is exploration."""
     staggered: bool = False
     options: tuple[tuple[str, Any], ...] = ()
     data: bool = False
@@ -78,7 +79,7 @@ CASES = {
     "pendulum": Case("warprun.envs.pendulum"),
     "cartpole_positions": Case("warprun.envs.cartpole", options=(("velocity", False),)),
     "pendulum_positions": Case("warprun.envs.pendulum", options=(("velocity", False),)),
-    "conditional": Case("tests.environments.conditional"),
+    "conditional": Case("tests.environments.conditional", time_limit=7),
     "market_staggered": Case("tests.environments.market", time_limit=6, staggered=True),
     "t_maze": Case("warprun.envs.t_maze", options=(("length", 1),)),
     "market": Case("tests.environments.market", time_limit=6, vary=(("imitation", (0.1, 0.5)),)),
@@ -124,12 +125,10 @@ RELU = NetworkConfig(hidden=[17, 5, 9], activation="relu", shared=False)
 FUSED_CASES: dict[str, tuple[Case, NetworkConfig, bool]] = {
     # More environments than columns, and a second block that is not full.
     "cartpole tanh": (replace(CASES["cartpole"], n_envs=37, horizon=3), TANH, False),
-    "cartpole relu": (CASES["cartpole"], RELU, False),
     "cartpole greedy": (replace(CASES["cartpole"], horizon=3), TANH, True),
     # So wide that a block takes 12 environments.
     "acrobot wide": (replace(CASES["acrobot"], n_envs=13, horizon=2, collects=1, time_limit=2), NetworkConfig(hidden=[900]), False),
     "mountain_car_continuous tanh": (replace(CASES["mountain_car_continuous"], horizon=3), TANH, False),
-    "catalysis tanh": (replace(CASES["catalysis"], horizon=3), TANH, False),
     "market tanh": (replace(CASES["market"], n_envs=2, horizon=4), TANH, False),
     "market relu": (replace(CASES["market"], n_envs=1, horizon=4), RELU, False),
     # So wide that a block takes its five actors in two turns.
@@ -140,7 +139,6 @@ FUSED_CASES: dict[str, tuple[Case, NetworkConfig, bool]] = {
     "market_exploring tanh": (replace(CASES["market_exploring"], n_envs=1, horizon=4), TANH, False),
     "crane_exploring relu": (replace(CASES["crane_exploring"], horizon=3), RELU, False),
     "crane_squashed tanh": (replace(CASES["crane_squashed"], horizon=3), TANH, False),
-    "crane_squashed greedy": (replace(CASES["crane_squashed"], horizon=3), RELU, True),
 }
 """Case, network and whether actions are the best ones, instead of drawn."""
 
@@ -175,12 +173,7 @@ class RandomPolicies:
 
 
 def record(
-    engine: KernelEngine,
-    collects: int,
-    seed: int = 0,
-    act: Any = None,
-    greedy: bool = False,
-    roll: Callable[[], Trajectory] | None = None,
+    engine: KernelEngine, collects: int, seed: int = 0, act: Any = None, greedy: bool = False, roll: Callable[[], Trajectory] | None = None
 ) -> Arrays:
     """Return all that some rollouts leave behind, by name; time goes on from one to the next.
 
@@ -232,7 +225,6 @@ def compared(case: Case, found: Arrays) -> Arrays:
 
 
 def roll_out(name: str, device: Device, **changes: Any) -> Arrays:
-    """Return the rollouts of a case on a device."""
     case = replace(CASES[name], **changes)
     return record(engine_of(case, name, device), case.collects)
 
@@ -266,7 +258,6 @@ def retraced(first: KernelEngine, again: KernelEngine, collects: int) -> Arrays:
 
 
 def engine_of(case: Case, name: str, device: Device, **more: Any) -> KernelEngine:
-    """Return the engine of a case, reset."""
     options: dict[str, Any] = {**more, "n_envs": case.n_envs, "horizon": case.horizon, "vary": dict(case.vary), "seed": 2**40 + 3}
     options["staggered"] = case.staggered
     if case.exploration:
@@ -300,21 +291,63 @@ def _nothing(trajectory: Any, row: int) -> None:
     raise AssertionError("a fused rollout asks nobody")
 
 
-def start(device: str, file: Path, kind: str, cases: list[str], **variables: str) -> subprocess.Popen[str]:
-    """Begin to roll out cases in a process of its own; `kind`: one of KINDS, fused for those of FUSED_CASES."""
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.simulation.rollouts", device, str(file), kind, *cases]
+def by_caller(case: Case, name: str, device: Device, n_envs: int) -> Arrays:
+    """Step with random actions of a caller, of those that are allowed; return what each step gives."""
+    environment, draw, seen = case.environment, np.random.default_rng(0), []
+    tables = environment.tables(**environment.options) if environment.tables else None
+    given = {"n_envs": n_envs, "params": environment.params(), "tables": tables, "vary": dict(case.vary)}
+    engine = VectorEngine(environment, name, device=device, threads=1, **given)
+    engine.prepare()
+    engine.seed(11)
+    bound = engine.new_step(engine.new_actions())
+    engine.reset(bound)
+    for _ in range(10):
+        for number, (group, taken) in enumerate(zip(environment.groups, bound.step.groups, strict=True)):
+            mask = None if taken.mask is None else np.asarray(taken.mask)
+            actions = random_actions(group.action, (n_envs, group.size), mask, draw).reshape(-1)
+            engine.take(number, actions if device is CPU else torch.from_numpy(actions), taken.action)
+        engine.advance(bound)
+        arrays = {"terminated": bound.step.terminated, "truncated": bound.step.truncated}
+        for number, taken in enumerate(bound.step.groups):
+            arrays |= {f"{number}.{key}": value for key, value in taken._asdict().items() if value is not None}
+        seen.append({key: np.asarray(value).copy() for key, value in arrays.items()})
+    return {key: np.stack([arrays[key] for arrays in seen]) for key in seen[0]}
+
+
+def random_actions(space: Any, shape: tuple[int, ...], mask: np.ndarray | None, draw: np.random.Generator) -> np.ndarray:
+    """Return actions [*shape, C] in the space's units, of those allowed."""
+    if isinstance(space, Box):
+        return draw.normal(size=(*shape, space.size)).astype(np.float32)
+    counts = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
+    scores = draw.random((*shape, sum(counts)))
+    scores = scores if mask is None else np.where(np.reshape(mask, scores.shape), scores, -1.0)
+    return np.stack([part.argmax(-1) for part in np.split(scores, np.cumsum(counts)[:-1], -1)], -1)
+
+
+def begin(module: str, *arguments: object, **variables: str) -> subprocess.Popen[str]:
+    """Begin a module of the tests as a process of its own, with variables of Numba."""
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", module, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def load(process: subprocess.Popen[str], file: Path) -> dict[str, Arrays]:
-    """Wait for `start` and return the rollouts by case."""
+def finish(process: subprocess.Popen[str]) -> None:
     _, errors = process.communicate()
     assert process.returncode == 0, errors
-    found: dict[str, Arrays] = {name: {} for name in (*CASES, *FUSED_CASES)}
+
+
+def start(device: str, file: Path, runs: list[str], **variables: str) -> subprocess.Popen[str]:
+    """Begin to roll out in a process of its own; `runs`: "KIND: CASE" each."""
+    return begin("tests.simulation.rollouts", device, file, *runs, **variables)
+
+
+def load(process: subprocess.Popen[str], file: Path) -> dict[str, Arrays]:
+    """Wait for `start` and return the rollouts by kind and case."""
+    finish(process)
+    found: dict[str, Arrays] = defaultdict(dict)
     for key, value in np.load(file).items():
-        case, _, name = key.partition("/")
-        found[case][name] = value
+        run, _, name = key.partition("/")
+        found[run][name] = value
     return found
 
 
@@ -322,14 +355,13 @@ KINDS: dict[str, Callable[[str, Device], Arrays]] = {
     "stepwise": roll_out,
     "fused": partial(roll_out_networks, fused=True),
     "retraced": retrace,
+    "by a caller": lambda name, device: by_caller(CASES[name], name, device, CASES[name].n_envs),
 }
-"""Ways to roll out a case."""
 
 if __name__ == "__main__":
-    chosen, way = choose(sys.argv[1]), KINDS[sys.argv[3]]
-    arrays = {}
-    for case in sys.argv[4:]:
+    chosen, arrays = choose(sys.argv[1]), {}
+    for run in sys.argv[3:]:
+        kind, _, case = run.partition(": ")
         with suppress(pytest.skip.Exception):  # the test that asks for it says why
-            found = way(case, chosen)
-            arrays |= {f"{case}/{key}": value for key, value in found.items()}
+            arrays |= {f"{run}/{key}": value for key, value in KINDS[kind](case, chosen).items()}
     np.savez(sys.argv[2], **arrays)

@@ -90,7 +90,6 @@ class Copies(TorchDispatchMode):
 
 
 def pointer(array: Any) -> int:
-    """Return the address of an array of numpy, torch or jax."""
     if isinstance(array, np.ndarray):
         return int(array.ctypes.data)
     return int(array.data_ptr() if isinstance(array, torch.Tensor) else array.unsafe_buffer_pointer())
@@ -141,7 +140,11 @@ class Sixteen(ModuleType):
         return tensor
 
 
-@pytest.mark.parametrize("kind", [Walkers, Pushes, Fenced, Saves], ids=lambda kind: kind.__name__)
+class SavesAndFenced(Saves, Fenced):
+    """Has a state, and masks."""
+
+
+@pytest.mark.parametrize("kind", [Pushes, SavesAndFenced], ids=lambda kind: kind.__name__)
 def test_arrays_begin_where_every_library_takes_them(kind: type[Walkers]) -> None:
     """At multiples of 16 bytes, for all numbers of environments: actions, `out`, where to reset, and a state."""
     library = Sixteen()
@@ -159,7 +162,9 @@ def test_what_is_written_to_out_arrives(copies: bool) -> None:
     """Of 3 environments and 3 numbers most rows do not begin at such an address, and `out` is a copy for a library that needs one."""
     kind = type("Pushes", (Pushes,), {"arrays": Sixteen()}) if copies else Pushes
     with simulator(kind, 3, 3, None) as made:
-        group = made.collect(act).groups[GROUP]
+        with Copies(9) as counted:
+            group = made.collect(act).groups[GROUP]
+        assert copies or counted.count == 3  # those of the environment
         actions = to_bounds(group.action[:, :, 0].numpy(), np.array(Pushes.action_space.bounds(), np.float32))
         assert {row.data_ptr() % 16 for row in group.obs} != {0}
         assert (made._batch.out.data_ptr() != group.obs[3].data_ptr()) == copies  # type: ignore[attr-defined]
@@ -202,13 +207,6 @@ def test_steps_on_a_gpu_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
             made.collect(act)
         made.reset()
     assert device.operations
-
-
-def test_a_step_that_writes_to_out_needs_no_copy() -> None:
-    with simulator(Pushes, 8, 4, None) as made, Copies(3 * 8) as copies:
-        made.collect(act)
-        assert copies.count == 4  # those of the environment
-        assert made._batch.out.data_ptr() == made.trajectory.groups[GROUP].obs[4].data_ptr()
 
 
 @pytest.mark.parametrize("kind", [Pushes, Turns])
@@ -303,26 +301,39 @@ def test_the_time_limit_of_the_config_comes_before_that_of_the_class() -> None:
     assert limits == [5, 3]
 
 
+def restored(simulator: Any, saved: dict[str, torch.Tensor]) -> Any:
+    for name, tensor in simulator.state().items():
+        tensor.copy_(saved[name])
+    return simulator.collect(act)
+
+
 @pytest.mark.parametrize("kind", [*LIBRARIES, "methods", "none"])
 def test_a_restored_simulator_continues_exactly_if_it_can(kind: str) -> None:
-    made = LIBRARIES[kind]() if kind in LIBRARIES else Saves if kind == "methods" else Forgets
+    made, exact = LIBRARIES[kind]() if kind in LIBRARIES else Saves if kind == "methods" else Forgets, kind != "none"
     with simulator(made) as first, simulator(made) as second:
-        first.collect(act)
+        assert not first.collect(act).continues
         saved = {name: tensor.clone() for name, tensor in first.state().items()}
-        expected = first.collect(act).groups[GROUP].obs.clone()
-        for name, tensor in second.state().items():
-            tensor.copy_(saved[name])
-        found = second.collect(act).groups[GROUP].obs
-        assert torch.equal(expected, found) == first.environment.resumes == (kind != "none")
+        taken = first.collect(act)
+        assert taken.continues
+        expected, found = taken.groups[GROUP].obs.clone(), restored(second, saved)
+        assert torch.equal(expected, found.groups[GROUP].obs) == bool(found.continues) == first.environment.resumes == exact
         assert first.steps == second.steps == 40
-        if kind != "none":
-            assert first.episodes() == second.episodes()
+        assert not exact or first.episodes() == second.episodes()
+        assert second.collect(act).continues
+
+
+class Strict(Fenced):
+    """Takes no action that its mask forbids, not in the trial either."""
+
+    def step(self, actions: Any) -> Any:
+        assert self.action_mask().gather(1, actions[:, :1].long()).all(), "forbidden"
+        return super().step(actions)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_masks_of_every_row_are_those_of_its_state(library: str) -> None:
-    made = LIBRARIES[library]()
-    with simulator(type("Fences", (Fenced,), {"arrays": made.arrays})) as first, simulator(Fenced) as second:
+    kind = Strict if library == "torch" else type("Fences", (Fenced,), {"arrays": LIBRARIES[library]().arrays})
+    with simulator(kind) as first, simulator(Fenced) as second:
         assert first.spec.groups[0].masked and first.spec.groups[0].masked_actions == 5
         for _ in range(2):
             saved = {name: tensor.clone() for name, tensor in first.state().items()}
@@ -334,9 +345,7 @@ def test_masks_of_every_row_are_those_of_its_state(library: str) -> None:
             assert (places.abs() <= 2).all() and not group.mask.all() and first.fault() is None
         if library == "torch":
             expected = group.mask.clone()
-            for name, tensor in second.state().items():
-                tensor.copy_(saved[name])
-            found = second.collect(act).groups[GROUP].mask
+            found = restored(second, saved).groups[GROUP].mask
             assert found is not None and torch.equal(found, expected)
 
 
@@ -346,14 +355,6 @@ def test_a_mask_that_forbids_every_value_of_a_choice_is_found() -> None:
         found = made.fault()
         assert found and (found.field, found.component, found.value) == ("mask", 0, 0.0)
         assert "forbade every action" in str(found)
-
-
-class Strict(Fenced):
-    """Takes no action that its mask forbids."""
-
-    def step(self, actions: Any) -> Any:
-        assert self.action_mask().gather(1, actions[:, :1].long()).all(), "forbidden"
-        return super().step(actions)
 
 
 class Tires(Fenced):
@@ -378,11 +379,6 @@ class Breaks(Fenced):
     def action_mask(self) -> Any:
         self.calls += 1
         return super().action_mask()[: -1 if self.calls > 6 else None]
-
-
-def test_no_step_gets_actions_that_its_mask_forbids() -> None:
-    with simulator(Strict, limit=100) as made:
-        made.collect(act)
 
 
 def test_masks_depend_on_the_state_alone() -> None:
@@ -422,26 +418,9 @@ def test_numbers_that_are_not_finite_are_found() -> None:
         assert str(made.fault()).startswith("environment 1 of walk was given an action of nan by the policy at step 3")
 
 
-@pytest.mark.parametrize("kind", [Saves, Forgets])
-def test_a_rollout_says_whether_it_continues_the_last_one(kind: type) -> None:
-    with simulator(kind) as first, simulator(kind) as second:
-        assert [bool(first.collect(act).continues) for _ in range(3)] == [False, True, True]
-        saved = {name: tensor.clone() for name, tensor in first.state().items()}
-        for name, tensor in second.state().items():
-            tensor.copy_(saved[name])
-        assert [bool(second.collect(act).continues) for _ in range(2)] == [kind is Saves, True]
-
-
 # Runs ------------------------------------------------------------------------------------------------------------------------
 
-SMALL = [
-    "agent=ppo",
-    "agent.horizon=16",
-    "agent.minibatches=2",
-    "n_envs=8",
-    "eval.every=never",
-    "eval.final_episodes=3",
-]
+SMALL = ["agent=ppo", "agent.horizon=16", "agent.minibatches=2", "n_envs=8", "eval.every=never", "eval.final_episodes=3"]
 SMALL += ["device=cpu", "log.live=false", "log.tensorboard=false", "checkpoint.keep=9"]
 
 

@@ -18,20 +18,34 @@ from warprun.errors import UserError
 from warprun.spec import Box, Discrete, Field, MultiDiscrete
 
 
-def test_gymnax_by_id(capfd: pytest.CaptureFixture[str]) -> None:
-    """Steps of CartPole are those of the class of gymnax, and mistakes are told in one line."""
-    gymnax = pytest.importorskip("gymnax")
+def load(library: str, **settings: Any) -> Any:
+    pytest.importorskip(library)
+    return load_environment(EnvConfig(library, f"warprun.envs.{library}", **settings))[0]
+
+
+def prepared(environment: Any, n_envs: int, horizon: int) -> Any:
+    made = environment.make_simulator(n_envs=n_envs, first_env=0, horizon=horizon, seed=1, device=CPU, exploration=None)
+    made.prepare()
+    return made
+
+
+def state_of(simulator: Any, part: int | None = None) -> Any:
+    """Return a copy of the state of a batch in jax."""
     import jax
 
-    def load(**settings: Any) -> Any:
-        return load_environment(EnvConfig("gymnax", "warprun.envs.gymnax", **settings))[0]
+    state = simulator._batch.state
+    return jax.tree.map(lambda leaf: leaf.copy(), state if part is None else state[part])
 
-    environment = load(id="CartPole-v1", kwargs={"force_mag": 5.0})
+
+def test_gymnax_by_id() -> None:
+    """Steps of CartPole are those of the class of gymnax."""
+    environment = load("gymnax", id="CartPole-v1", kwargs={"force_mag": 5.0})
+    import gymnax
+    import jax
+
     assert (environment.title, environment.spec.time_limit, environment.resumes) == ("CartPole-v1", 500, True)
     assert environment.spec.groups[0].action == Discrete(2) and environment.spec.groups[0].observation.size == 4
-    simulator = environment.make_simulator(n_envs=3, first_env=0, horizon=40, seed=1, device=CPU, exploration=None)
-    simulator.prepare()
-    taken = simulator.collect(act)
+    taken = prepared(environment, 3, 40).collect(act)
     group, (env, params) = taken.groups[GROUP], gymnax.make("CartPole-v1")
     state = env.reset(jax.random.PRNGKey(0))[1]
     assert taken.terminated.any()
@@ -44,28 +58,18 @@ def test_gymnax_by_id(capfd: pytest.CaptureFixture[str]) -> None:
             assert bool(terminated) == bool(taken.terminated[row, n]) and float(reward) == float(group.reward[row, n, 0])
             if not terminated:
                 np.testing.assert_allclose(group.obs[row + 1, n, 0].numpy(), obs, rtol=1e-5, atol=1e-6)
-    for settings, told in (({}, "env.id is missing"), ({"id": "CartPol-v1"}, "did you mean 'CartPole-v1'?")):
-        with pytest.raises(UserError, match=told):
-            load(**settings)
-    with pytest.raises(UserError, match=r"env.kwargs.mass: CartPole-v1 has no such parameter; it has max_steps_in_episode"):
-        load(id="CartPole-v1", kwargs={"mass": 1.0})
 
 
 def test_brax_by_id() -> None:
-    """Steps are those of the class of Brax, episodes end where it says so, and mistakes are told in one line."""
-    envs = pytest.importorskip("brax.envs")
+    """Steps are those of the class of Brax, and episodes end where it says so."""
+    environment = load("brax", id="inverted_pendulum", kwargs={"backend": "spring"})
     import jax
+    from brax import envs
 
-    def load(**settings: Any) -> Any:
-        return load_environment(EnvConfig("brax", "warprun.envs.brax", **settings))[0]
-
-    environment = load(id="inverted_pendulum", kwargs={"backend": "spring"})
     assert (environment.title, environment.spec.time_limit, environment.resumes) == ("inverted_pendulum", 1000, True)
     assert environment.spec.groups[0].action == Box(1, -1.0, 1.0)
-    simulator = environment.make_simulator(n_envs=3, first_env=0, horizon=30, seed=1, device=CPU, exploration=None)
-    simulator.prepare()
-    states = jax.tree.map(lambda leaf: leaf.copy(), simulator._batch.state)
-    taken = simulator.collect(act)
+    simulator = prepared(environment, 3, 30)
+    states, taken = state_of(simulator), simulator.collect(act)
     group, env = taken.groups[GROUP], envs.get_environment("inverted_pendulum", backend="spring")
     step, begun = jax.jit(jax.vmap(env.step)), np.ones(3, bool)
     for row in range(30):
@@ -75,23 +79,18 @@ def test_brax_by_id() -> None:
         begun &= ~taken.terminated[row].numpy()  # until the first episode ends
         np.testing.assert_allclose(group.obs[row + 1, begun, 0].numpy(), np.asarray(states.obs)[begun], rtol=1e-4, atol=1e-5)
     assert not begun.all()
-    for settings, told in (({}, "env.id is missing"), ({"id": "atn"}, "did you mean 'ant'?")):
-        with pytest.raises(UserError, match=told):
-            load(**settings)
 
 
 def test_pictures_of_gymnax() -> None:
     """The field of a game of MinAtar has its cells, channels last."""
-    gymnax = pytest.importorskip("gymnax")
+    environment = load("gymnax", id="Breakout-MinAtar")
+    import gymnax
     import jax
 
-    environment, _ = load_environment(EnvConfig("gymnax", "warprun.envs.gymnax", id="Breakout-MinAtar"))
     assert environment.spec.groups[0].observation == Box(400, fields=(Field(0, (4, 10, 10), channels_last=True),))
-    simulator: Any = environment.make_simulator(n_envs=2, first_env=0, horizon=3, seed=1, device=CPU, exploration=None)
-    simulator.prepare()
+    simulator = prepared(environment, 2, 3)
     taken = simulator.collect(act)
-    env, _ = gymnax.make("Breakout-MinAtar")
-    seen = jax.vmap(env.get_obs)(simulator._batch.state[1])
+    seen = jax.vmap(gymnax.make("Breakout-MinAtar")[0].get_obs)(simulator._batch.state[1])
     np.testing.assert_array_equal(taken.groups[GROUP].obs[-1, :, 0].numpy(), np.asarray(seen, np.float32).reshape(2, -1))
 
 
@@ -107,17 +106,15 @@ OF_JUMANJI = {
 @pytest.mark.parametrize("id", OF_JUMANJI)
 def test_jumanji_by_id(id: str) -> None:
     """Observations, masks, rewards and ends of first episodes are those of Jumanji, stepped with the same actions."""
-    jumanji = pytest.importorskip("jumanji")
-    import jax
-
     parts, action, fields = OF_JUMANJI[id]
-    environment, _ = load_environment(EnvConfig("jumanji", "warprun.envs.jumanji", id=id))
+    environment = load("jumanji", id=id)
+    import jax
+    import jumanji
+
     (group_spec,) = environment.spec.groups
     assert (group_spec.action, group_spec.observation.fields, group_spec.masked) == (action, fields, True)
-    simulator: Any = environment.make_simulator(n_envs=4, first_env=0, horizon=30, seed=1, device=CPU, exploration=None)
-    simulator.prepare()
-    states = jax.tree.map(lambda leaf: leaf.copy(), simulator._batch.state[0])
-    taken = simulator.collect(act)
+    simulator = prepared(environment, 4, 30)
+    states, taken = state_of(simulator, 0), simulator.collect(act)
     group, step, goes_on = taken.groups[GROUP], jax.jit(jax.vmap(jumanji.make(id).step)), np.ones(4, bool)
     chosen = group.action[:, :, 0].numpy()
     for row in range(30):
@@ -136,15 +133,20 @@ def test_jumanji_by_id(id: str) -> None:
     assert goes_on.all() == (id != "Minesweeper-v0") and simulator.fault() is None
 
 
-def test_mistakes_with_ids_of_jumanji() -> None:
-    pytest.importorskip("jumanji")
-    for settings, told in (
-        ({}, "env.id is missing"),
-        ({"id": "Snak-v1"}, "did you mean 'Snake-v1'?"),
-        ({"id": "Snake-v1", "kwargs": {"colour": 1}}, "unexpected keyword argument 'colour'"),
-    ):
-        with pytest.raises(UserError, match=told):
-            load_environment(EnvConfig("jumanji", "warprun.envs.jumanji", **settings))
+@pytest.mark.parametrize(
+    ("library", "settings", "told"),
+    [
+        *((library, {}, "env.id is missing") for library in ("gymnax", "brax", "jumanji")),
+        ("gymnax", {"id": "CartPol-v1"}, "did you mean 'CartPole-v1'?"),
+        ("gymnax", {"id": "CartPole-v1", "kwargs": {"mass": 1.0}}, "env.kwargs.mass: CartPole-v1 has no such parameter; it has max_steps"),
+        ("brax", {"id": "atn"}, "did you mean 'ant'?"),
+        ("jumanji", {"id": "Snak-v1"}, "did you mean 'Snake-v1'?"),
+        ("jumanji", {"id": "Snake-v1", "kwargs": {"colour": 1}}, "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_mistakes_with_ids(library: str, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        load(library, **settings)
 
 
 @pytest.mark.long
@@ -154,11 +156,8 @@ def test_pendulums_of_the_page_in_warp_are_those_in_torch(tmp_path: Path, monkey
     make_files(ROOT / "docs" / "external.md", tmp_path)
     shutil.copytree(ROOT / "examples" / "warp", tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    given: dict[str, Any] = {"n_envs": 16, "first_env": 0, "horizon": 30, "seed": 1, "device": CPU, "exploration": None}
     made = [load_environment(EnvConfig(name, f"./{name}.py", time_limit=200))[0] for name in ("warped", "pendulums")]
-    ours, reference = (environment.make_simulator(**given) for environment in made)
-    for each in (ours, reference):
-        each.prepare()
+    ours, reference = (prepared(environment, 16, 30) for environment in made)
     batch, step, pointers = ours._batch, ours._batch.step, []
 
     def noted(actions: Any, out: Any) -> Any:

@@ -9,7 +9,19 @@ import torch
 from tests.agents import build
 from tests.compiled import compiled
 from tests.selection import few, selected
-from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, acting, assert_same, compared, load, roll_out, roll_out_networks, start
+from tests.simulation.rollouts import (
+    CASES,
+    CPU,
+    FUSED_CASES,
+    KINDS,
+    acting,
+    assert_same,
+    compared,
+    load,
+    roll_out,
+    roll_out_networks,
+    start,
+)
 from warprun.envs import cartpole, pendulum
 from warprun.kernels import mlp_cuda
 from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
@@ -20,41 +32,45 @@ TOLERANCE = 1e-5
 """Relative to 1 + |value|: policy outputs differ by their rounding, and all that follows from them."""
 
 
+FUSED = few(FUSED_CASES, "cartpole tanh", "crane_exploring relu", "mountain_car_continuous tanh")
+OTHERS = few(["cartpole", "crane", *(name for name in CASES if name not in ("cartpole", "crane"))], "cartpole", "crane")
+
+
 @pytest.fixture(scope="module")
 def simulated(request, tmp_path_factory):
     """Return the rollouts of the cases that are tested, in the simulator."""
-    file = tmp_path_factory.mktemp("rollouts") / "fused.npz"
-    return load(
-        start("cudasim", file, "fused", selected(request, "test_a_fused_rollout_is_the_stepwise_one", "name"), NUMBA_ENABLE_CUDASIM="1"),
-        file,
-    )
+    tests = {"fused": "a_fused_rollout_is_the_stepwise_one", "retraced": "steps_with_given_actions_are_one_launch"}
+    tests["by a caller"] = "steps_with_the_actions_of_a_caller_are_those_of_the_cpu"
+    runs = [f"{kind}: {name}" for kind, test in tests.items() for name in selected(request, f"test_{test}", "name")]
+    file = tmp_path_factory.mktemp("rollouts") / "found.npz"
+    return load(start("cudasim", file, runs, NUMBA_ENABLE_CUDASIM="1"), file)
 
 
 @pytest.mark.by_default(0)
-@pytest.mark.parametrize("name", few(FUSED_CASES, "cartpole tanh", "crane_exploring relu", "mountain_car_continuous tanh"))
+@pytest.mark.parametrize("name", FUSED)
 def test_a_fused_rollout_is_the_stepwise_one(simulated, name):
-    assert simulated[name]["episodes"][0] > 0
+    found = simulated[f"fused: {name}"]
+    assert found["episodes"][0] > 0
     case, expected = FUSED_CASES[name][0], roll_out_networks(name, CPU, fused=False)
-    assert_same(compared(case, expected), compared(case, simulated[name]), TOLERANCE)
+    assert_same(compared(case, expected), compared(case, found), TOLERANCE)
 
 
-@pytest.fixture(scope="module")
-def retraced(request, tmp_path_factory):
-    """Return the rollouts with given actions of the cases that are tested, in the simulator."""
-    file = tmp_path_factory.mktemp("rollouts") / "retraced.npz"
-    cases = selected(request, "test_steps_with_given_actions_are_one_launch", "name")
-    return load(start("cudasim", file, "retraced", cases, NUMBA_ENABLE_CUDASIM="1"), file)
-
-
-@pytest.mark.by_default(2)
-@pytest.mark.parametrize(
-    "name", few(["cartpole", "crane", *(name for name in CASES if name not in ("cartpole", "crane"))], "cartpole", "crane")
-)
-def test_steps_with_given_actions_are_one_launch(retraced, name):
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("name", OTHERS)
+def test_steps_with_given_actions_are_one_launch(simulated, name):
     """For all steps, of one actor and of several: the simulation alone, without policies."""
-    found = dict(retraced[name])
+    found = dict(simulated[f"retraced: {name}"])
     assert found.pop("launches").tolist() == ["retrace"] * CASES[name].collects
     assert_same(roll_out(name, CPU), found, CASES[name].tolerance)
+
+
+@pytest.mark.by_default(0)
+@pytest.mark.parametrize("name", few(["market", "cartpole", "crane"], "market"))
+def test_steps_with_the_actions_of_a_caller_are_those_of_the_cpu(simulated, name):
+    """On CPU tests/interop compares them with training."""
+    expected = KINDS["by a caller"](name, CPU)
+    assert expected["terminated"].any() or expected["truncated"].any()
+    assert_same(expected, simulated[f"by a caller: {name}"], TOLERANCE)
 
 
 def layers_of(sizes, activation):
@@ -130,10 +146,3 @@ def test_the_rows_of_a_network_are_known_before_it_is_built(name, settings, worl
 
 def test_a_network_that_does_not_fit_stays_stepwise():
     assert columns_for(network_of([2000, 2000]).rows, 1) == 0
-
-
-def test_log_standard_deviations_follow_the_layers():
-    network = network_of([9], pendulum.environment())
-    made, index = block_network(network, 2, 32, torch.device("cpu"))
-    assert made.logits == 1
-    assert network.parameters[index[made.log_std]] == network.parameters[network.log_std]

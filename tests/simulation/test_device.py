@@ -24,8 +24,6 @@ from warprun.simulation.device import choose
 
 
 class Driver:
-    """Stands for libcuda.so.1."""
-
     def __init__(self, code: int = 0, version: int = 13000) -> None:
         self.code, self.version = code, version
         self.contexts: list[int] = []
@@ -85,7 +83,6 @@ def failing(error: Exception) -> Any:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Stand for a machine on which everything works."""
     monkeypatch.setattr(driver, "_driver", lambda: Driver())
     monkeypatch.setattr(driver, "version", lambda package: "2.13.0")
     monkeypatch.setattr(driver.importlib.util, "find_spec", lambda name: object())
@@ -223,18 +220,12 @@ def test_a_gpu_that_computes_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.cuda_problem() == "the GPU computes 0 + 1 = 0.0"
 
 
-@pytest.mark.parametrize(
-    "error",
-    [type("CudaAPIError", (type("CudaDriverError", (Exception,), {}),), {})("[701] launch"), OUT_OF_MEMORY, RuntimeError("CUDA error: x")],
-)
-def test_errors_of_cuda_are_known(error: Exception) -> None:
-    told = gpu_error(error)
-    assert told is not None and "\n" not in told
-
-
-def test_other_errors_are_not_those_of_cuda() -> None:
-    assert gpu_error(RuntimeError("shapes do not fit")) is None
-    assert gpu_error(KeyError(types)) is None
+def test_errors_of_cuda_are_known() -> None:
+    of_numba = type("CudaAPIError", (type("CudaDriverError", (Exception,), {}),), {})("[701] launch")
+    for error in (of_numba, OUT_OF_MEMORY, RuntimeError("CUDA error: x")):
+        told = gpu_error(error)
+        assert told is not None and "\n" not in told
+    assert gpu_error(RuntimeError("shapes do not fit")) is None and gpu_error(KeyError(types)) is None
 
 
 REGISTERS = 65536
@@ -281,11 +272,11 @@ class Crowd:
         groups = (type("Group", (), {"size": 1000}),)
 
 
-@pytest.mark.parametrize(("registers", "threads"), [(32, 1024), (64, 1024), (76, 832), (168, 384), (255, 256)])
+@pytest.mark.parametrize(("registers", "threads"), [(32, 1024), (76, 832), (168, 384), (256, 256)])
 def test_a_block_of_many_actors_has_the_threads_that_its_registers_allow(
     registers: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = Kernel(-(-registers // 8) * 8 if registers != 76 else 76)
+    kernel = Kernel(registers)
     launch = launcher(kernel, market.environment, 3, monkeypatch)
     launch._plan = Crowd  # type: ignore[assignment]
     launch.each("step", (1, 2.0))

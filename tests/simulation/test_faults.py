@@ -1,17 +1,9 @@
 """What kernels find that is not finite: exactly the planted environment, step, group and place, in the rollout where it occurs.
 
-    python -m tests.simulation.test_faults DEVICE FILE.json
-
-writes what the engine of DEVICE finds, for the CUDA simulator has to be another process (NUMBA_ENABLE_CUDASIM=1).
+CUDA kernels find the same in tests/ptx/test_environments.py.
 """
 
-import json
 import math
-import os
-import subprocess
-import sys
-from dataclasses import asdict
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +13,7 @@ import torch
 from tests.environments import clockwork, flawed
 from tests.environments.flawed import MASK, MASK_LATER, OBS_INF, OBS_NAN, REWARD_INF, REWARD_NAN, Params
 from tests.selection import few
-from tests.simulation.rollouts import CASES, CPU, ROOT, TANH, RandomPolicies, acting, engine_of, make
+from tests.simulation.rollouts import CASES, CPU, TANH, RandomPolicies, acting, engine_of, make
 from warprun.environment import Box, Discrete, Environment, Group, Phase, float32
 from warprun.simulation.allocation import POISON
 from warprun.simulation.device import Device, choose
@@ -44,9 +36,6 @@ PLANTED: dict[str, tuple[Params, Fault | None]] = {
     "mask": (Params(MASK, 1, 3, 0, 1), Fault(1, 3, "miners", "mask", 1, 0, 0.0)),
     "mask of one choice": (Params(MASK_LATER, 0, 9, 1, 0), Fault(0, 9, "planner", "mask", 0, 1, 0.0)),
 }
-"""Parameters of `flawed`, and the first fault of twelve steps."""
-SIMULATED = [*((case, False) for case in PLANTED), ("reward inf", True), ("mask", True)]
-"""Cases, and whether they are rolled out by one kernel, which in the simulator takes seconds."""
 
 
 def find(case: str, device: Device, fused: bool, n_envs: int = N_ENVS) -> Fault | None:
@@ -71,29 +60,13 @@ def same(found: Fault | None, expected: Fault | None) -> bool:
     return repr(found) == repr(expected)
 
 
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory):
-    file = tmp_path_factory.mktemp("faults") / "found.json"
-    command = [sys.executable, "-m", "tests.simulation.test_faults", "cudasim", str(file)]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_ENABLE_CUDASIM": "1"}, check=True)
-    return {key: None if found is None else Fault(**found) for key, found in json.loads(file.read_text()).items()}
-
-
 @pytest.mark.parametrize("fused", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["stepwise", "fused"])
 @pytest.mark.parametrize("case", PLANTED)
 def test_a_planted_fault_is_found_where_it_is(case, fused):
     assert same(find(case, CPU, fused), PLANTED[case][1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("case", "fused"), SIMULATED)
-def test_cuda_kernels_find_the_same(simulated, case, fused):
-    assert same(simulated[f"{case}/{fused}"], PLANTED[case][1])
-
-
 class Broken(RandomPolicies):
-    """Policies of which one gives a number that is none."""
-
     def __init__(self, engine, group, output, value):
         super().__init__(engine)
         self.broken = (group, output, value)
@@ -127,8 +100,7 @@ def test_an_action_that_explores_is_looked_at():
 
 
 def test_the_first_of_several_is_named():
-    """The earliest step, and there the first environment."""
-    engine = make(clockwork.environment, "clockwork", n_envs=200, horizon=6)
+    engine = make(clockwork.environment, "clockwork", n_envs=200, horizon=6, vary={"weight": (0.0, 1.0), "length": (5.0, 6.0)})
     engine.steps = 2**32 - 3  # where the count of the kernels begins anew
     engine.reset()
 
@@ -146,8 +118,12 @@ def test_the_first_of_several_is_named():
     assert engine.fault() is None
 
 
-def test_a_reset_is_looked_at():
-    engine = make(clockwork.environment, "clockwork", n_envs=70, vary={"weight": (math.nan, math.nan)})
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_reset_is_looked_at(replaces):
+    """An environment that is wrong from the start is a fault also where others begin anew."""
+    engine = make(
+        clockwork.environment, "clockwork", n_envs=70, vary={"weight": (math.nan, math.nan), "length": (5.0, 6.0)}, replaces=replaces
+    )
     fault = engine.fault()
     assert (fault.environment, fault.step, fault.field, fault.component) == (0, 0, "observation", 3)
 
@@ -194,11 +170,6 @@ def test_environments_that_went_wrong_begin_anew_and_are_counted(actions, flaw):
     assert ended.mean_return[name] == pytest.approx(sum(returns) / len(returns), rel=1e-6)
 
 
-def test_an_environment_that_is_wrong_from_the_start_is_still_a_fault():
-    engine = make(clockwork.environment, "clockwork", n_envs=70, horizon=4, vary={"weight": (math.nan, math.nan)}, replaces=True)
-    assert engine.fault().step == 0
-
-
 # With engine.debug what a rollout has to write is NaN before it; nothing reads it -------------------------------------
 
 
@@ -219,6 +190,7 @@ def test_entries_that_are_never_written_are_0():
     assert (seen.numpy() == np.concatenate([np.ones((3, 1)), np.eye(3), np.zeros((3, 1))], 1)).all()
 
 
+@pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", ["leaving", "market"])
 def test_all_that_a_rollout_has_to_write_is_filled(name, monkeypatch):
     made = engine_of(CASES[name], name, choose("cpu"), debug=True)
@@ -236,9 +208,3 @@ def test_all_that_a_rollout_has_to_write_is_filled(name, monkeypatch):
 
 def named(group: GroupTrajectory) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in vars(group).items() if tensor is not None}
-
-
-if __name__ == "__main__":
-    chosen = choose(sys.argv[1])
-    found = {f"{case}/{fused}": find(case, chosen, fused) for case, fused in SIMULATED}
-    Path(sys.argv[2]).write_text(json.dumps({key: asdict(fault) if fault else None for key, fault in found.items()}))

@@ -1,8 +1,5 @@
 """What stands on plain Python: the trial before compiling, the comparison in a training, and the same episodes as compiled kernels."""
 
-from __future__ import annotations
-
-import importlib
 import os
 import subprocess
 import sys
@@ -98,15 +95,6 @@ def patient(monkeypatch):
     monkeypatch.setattr(comparison, "SECONDS", 1e9)
 
 
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("name", ["cartpole", "market"])
-def test_what_agrees_goes_on(name, patient):
-    case = CASES[name]
-    made = make(case.environment, name, n_envs=5, horizon=8, vary=dict(case.vary), compares=True)
-    for _ in range(4):
-        made.collect(RandomPolicies(made))
-
-
 @pytest.fixture
 def mistaken(monkeypatch):
     """The code generator makes rewards half as large again."""
@@ -184,25 +172,3 @@ def test_tables_are_read_only_uncompiled(tmp_path, target):
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=os.environ | target)
     assert done.returncode == 1
     assert "read-only" in done.stderr
-
-
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("name", ["cartpole", "t_maze", "catalysis"])
-def test_shipped_environments_pass(name, monkeypatch, tmp_path):
-    """And the trial steps them often enough to mean something."""
-    from warprun.simulation import kernel_engine
-    from warprun.simulation import kernel_module as module
-
-    taken = []
-    tried = module.try_out
-    monkeypatch.setattr(module, "try_out", lambda *given, **named: taken.append(tried(*given, **named)))
-    monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
-    for loaded in [loaded for loaded in sys.modules if loaded.startswith("warprun_kernels_")]:
-        monkeypatch.delitem(sys.modules, loaded)  # another test may have compiled them
-    environment = importlib.import_module(f"warprun.envs.{name}").environment
-    environment = environment() if callable(environment) else environment
-    tables = environment.tables(**environment.options) if environment.tables else None
-    options = {"device": kernel_engine.Device("cpu", "a test"), "n_envs": 1, "horizon": 1, "seed": 0, "threads": 1}
-    kernel_engine.KernelEngine(environment, name, params=environment.params(), tables=tables, **options)
-    assert np.all(np.array(taken) >= 20)
-    assert taken

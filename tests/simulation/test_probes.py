@@ -10,92 +10,70 @@ from warprun.learning.network_settings import NetworkConfig
 
 GAMMA = 0.9
 HORIZON, N_ENVS = 8, 64
-AGENTS = {
-    "a2c": {"learning_rate": 1e-2},
-    "ppo": {"learning_rate": 5e-3, "epochs": 4, "minibatches": 2},
-}
+AGENTS = {"a2c": {"learning_rate": 1e-2}, "ppo": {"learning_rate": 5e-3, "epochs": 4, "minibatches": 2}}
 UPDATES = {"a2c": 300, "ppo": 60}
 # The numbers are those of the rewards themselves, so nothing is normalised.
 SETTINGS = {"entropy_coef": 0.0, "learning_rate_end": 0.0, "normalize_reward": False, "normalize_obs": False}
 
 
-@pytest.fixture(params=AGENTS)
-def learn(request):
-    """Return a function from a probe to a function from an observation to (value, policy outputs) after training."""
+def learn(agent, probe, gamma=GAMMA, fused=False):
+    """Return a function from an observation to (value, policy outputs) after training."""
+    environment, name, updates = PROBES[probe], f"probe_{''.join(filter(str.isalnum, probe))}", UPDATES[agent]
+    settings = {"gamma": gamma, "horizon": HORIZON, "network": NetworkConfig(hidden=[16]), **SETTINGS, **AGENTS[agent]}
+    made = build(agent, environment, n_envs=N_ENVS, seed=1, fused=fused, **settings)
+    networks = made.networks() if fused else None
+    engine = make(environment, name, n_envs=N_ENVS, horizon=HORIZON, seed=1, networks=networks)
+    for n in range(updates):
+        made.update(engine.collect(made.act), n / updates)
+    policy = made.learners[0].policy
 
-    def trained(probe, gamma=GAMMA, fused=False):
-        environment, name, updates = PROBES[probe], f"probe_{''.join(filter(str.isalnum, probe))}", UPDATES[request.param]
-        settings = {"gamma": gamma, "horizon": HORIZON, "network": NetworkConfig(hidden=[16]), **SETTINGS, **AGENTS[request.param]}
-        agent = build(request.param, environment, n_envs=N_ENVS, seed=1, fused=fused, **settings)
-        networks = agent.networks() if fused else None
-        engine = make(environment, name, n_envs=N_ENVS, horizon=HORIZON, seed=1, networks=networks)
-        for n in range(updates):
-            agent.update(engine.collect(agent.act), n / updates)
-        policy = agent.learners[0].policy
+    def ask(obs):
+        with torch.no_grad():
+            output, value = policy(torch.tensor([[float(obs)]]))
+        return value.item(), output[0]
 
-        def ask(obs):
-            with torch.no_grad():
-                output, value = policy(torch.tensor([[float(obs)]]))
-            return value.item(), output[0]
-
-        return ask
-
-    return trained
+    return ask
 
 
-@pytest.mark.slow
-def test_1_a_value(learn):
-    assert learn("1 a value")(0)[0] == pytest.approx(1.0, abs=0.02)
+def value(expected, within=0.02):
+    return lambda found, outputs: found == pytest.approx(expected, abs=within)
 
 
-@pytest.mark.long
-def test_2_a_value_that_depends_on_the_observation(learn):
-    ask = learn("2 a value that depends")
-    assert ask(1)[0] == pytest.approx(1.0, abs=0.02)
-    assert ask(-1)[0] == pytest.approx(-1.0, abs=0.02)
+def choice(best):
+    return lambda found, outputs: outputs.softmax(0)[best] > 0.98 and found == pytest.approx(1.0, abs=0.05)
 
 
-@pytest.mark.slow
-def test_3_a_value_to_come(learn):
-    ask = learn("3 a value to come")
-    assert ask(1)[0] == pytest.approx(1.0, abs=0.02)
-    assert ask(0)[0] == pytest.approx(GAMMA, abs=0.02)
+def mean(expected):
+    return lambda found, outputs: outputs[0] == pytest.approx(expected, abs=0.05)
 
 
-@pytest.mark.slow
-def test_4_an_action(learn):
-    value, logits = learn("4 an action")(0)
-    assert logits.softmax(0)[1] > 0.98
-    assert value == pytest.approx(1.0, abs=0.05)
+LEARNT = {
+    "5 an action that depends": {1: choice(1), -1: choice(0)},
+    "1 a value": {0: value(1.0)},
+    "2 a value that depends": {1: value(1.0), -1: value(-1.0)},
+    "3 a value to come": {1: value(1.0), 0: value(GAMMA)},
+    "4 an action": {0: choice(1)},
+    "4 a real action": {0: mean(0.5)},
+    "5 a real action that depends": {1: mean(0.5), -1: mean(-0.5)},
+}
+"""Probe -> observation -> what must hold for it. The probe of the first one needs all that the others do but for real actions."""
 
 
 @pytest.mark.by_default(1)
-def test_5_an_action_that_depends_on_the_observation(learn):
-    ask = learn("5 an action that depends")
-    for obs, good in ((1, 1), (-1, 0)):
-        value, logits = ask(obs)
-        assert logits.softmax(0)[good] > 0.98
-        assert value == pytest.approx(1.0, abs=0.05)
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("probe", LEARNT)
+def test_what_is_known_is_learnt(agent, probe):
+    ask = learn(agent, probe)
+    for obs, holds in LEARNT[probe].items():
+        assert holds(*ask(obs)), obs
 
 
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "stepwise"])
-def test_6_value_through_a_truncation(learn, fused):
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_value_through_a_truncation(agent, fused):
     """1 / (1 - gamma); it would be (1 - gamma^8) / (1 - gamma) at most if truncation were taken for termination."""
     gamma = 0.8
-    value = learn("6 no end but the time limit", gamma=gamma, fused=fused)(0)[0]
-    assert value == pytest.approx(1 / (1 - gamma), abs=0.1)
-    assert value > (1 - gamma**8) / (1 - gamma) + 0.5
-
-
-@pytest.mark.slow
-def test_4_a_real_action(learn):
-    mean, _ = learn("4 a real action")(0)[1]
-    assert mean == pytest.approx(0.5, abs=0.05)
-
-
-@pytest.mark.long
-def test_5_a_real_action_that_depends_on_the_observation(learn):
-    ask = learn("5 a real action that depends")
-    for obs in (1, -1):
-        assert ask(obs)[1][0] == pytest.approx(obs / 2, abs=0.05)
+    found = learn(agent, "6 no end but the time limit", gamma=gamma, fused=fused)(0)[0]
+    assert found == pytest.approx(1 / (1 - gamma), abs=0.1)
+    assert found > (1 - gamma**8) / (1 - gamma) + 0.5

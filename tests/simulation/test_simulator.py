@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import warprun
-from tests.agents import build
 from tests.environments import pinball
 from tests.environments.market import MEMORY, PRODUCERS
 from tests.finished import QUIET
@@ -117,20 +116,8 @@ def test_settings_of_kernels_are_refused(folder: Path, override: str, message: s
     assert not (folder / "outputs").exists()
 
 
-def test_agents_of_both_kinds_learn_from_it() -> None:
-    for name, settings in {"a2c": {}, "dqn": {"learning_starts": 0, "batch_size": 8}}.items():
-        agent = build(name, pinball.SPEC, n_envs=5, **settings)
-        simulator = pinball.Pinball(5, 3, 1, CPU)
-        simulator.prepare()
-        before = {key: tensor.clone() for key, tensor in agent.state().items() if key.endswith("parameters")}
-        agent.update(simulator.collect(act), 0.0)
-        assert all(not torch.equal(tensor, agent.state()[key]) for key, tensor in before.items())
-
-
 FLAWED = {
     "from tests.environments.pinball import Pinball as environment": "`environment` is the class Pinball; write environment = Pinball()",
-    "environment = 3": "`environment` is a int; it must be an Environment, or have `spec` and make_simulator(",
-    "x = 1": "does not define `environment`",
     "class Game:\n    from tests.environments.pinball import SPEC as spec\n    def make_simulator(self): ...\nenvironment = Game()": (
         "make_simulator of ./flawed.py fails: TypeError: Game.make_simulator() got an unexpected keyword argument 'n_envs'"
     ),
@@ -148,15 +135,6 @@ def test_what_is_no_environment_is_told_in_one_line(folder: Path, text: str, cap
     assert not list(folder.glob("outputs/*"))
 
 
-def test_an_error_in_a_simulator_names_its_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(pinball.__file__).read_text()).replace("reward = 1.0 - self.x.abs()", "reward = 1.0 - self.y.abs()")
-    line = next(n for n, code in enumerate(text.splitlines(), 1) if "self.y" in code)
-    (folder / "wrong.py").write_text(text)
-    (folder / "conf" / "env" / "wrong.yaml").write_text("name: wrong\nmodule: ./wrong.py\n")
-    assert cli.run(["env=wrong", "agent=ppo", *SMALL]) == 1
-    assert f"wrong.py:{line} in collect: AttributeError" in capsys.readouterr().err
-
-
 HASTY = [*QUIET, "env.module=tests.environments.hasty", "agent=a2c", "n_envs=6", "agent.horizon=24", "total_steps=1e9", "max_minutes=0.5"]
 TOO_OFTEN = "truncated {steps} times in {steps} steps by collect of the simulator; with spec.time_limit=20 it can be {rows}: lower"
 
@@ -170,23 +148,20 @@ def said_of(who: str, *arguments: str, ranks: int = 1) -> str:
     return line
 
 
-@pytest.mark.long
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("who", ["RANK=1", "RANK=0"])
-def test_a_rank_is_named(who: str, tmp_path: Path) -> None:
-    line = said_of(who, "concurrency=ddp", "concurrency.processes=2", f"run_dir={tmp_path / 'run'}")
-    rank, env = ("", 2) if who == "RANK=0" else ("rank 1: ", 5)
-    assert f"error: {rank}environment {env} was {TOO_OFTEN.format(steps=24, rows=2)}" in line
+DDP = ("concurrency=ddp", "concurrency.processes=2")
+WHERE = {
+    "an evaluation": (["evaluation", "eval.every=1%"], 1, "in an evaluation environment 1", 20, 1),
+    "rank 1": (["RANK=1", *DDP], 1, "rank 1: environment 5", 24, 2),
+    "rank 0": (["RANK=0", *DDP], 1, "environment 2", 24, 2),
+    "an actor": (["PMI_RANK=2", "concurrency=sync"], 3, "rank 2 (actor 1): environment 5", 24, 2),
+}
 
 
 @pytest.mark.long
-def test_an_actor_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("mpi4py")
-    line = said_of("PMI_RANK=2", "concurrency=sync", f"run_dir={tmp_path / 'run'}", ranks=3)
-    assert f"error: rank 2 (actor 1): environment 5 was {TOO_OFTEN.format(steps=24, rows=2)}" in line
-
-
-@pytest.mark.long
-def test_an_evaluation_is_named(tmp_path: Path) -> None:
-    line = said_of("evaluation", "eval.every=1%", f"run_dir={tmp_path / 'run'}")
-    assert f"error: in an evaluation environment 1 was {TOO_OFTEN.format(steps=20, rows=1)}" in line
+@pytest.mark.parametrize("where", WHERE)
+def test_where_it_was_is_named(where: str, tmp_path: Path) -> None:
+    (who, *given), ranks, told, steps, rows = WHERE[where]
+    if ranks > 1:
+        pytest.importorskip("mpi4py")
+    line = said_of(who, *given, f"run_dir={tmp_path / 'run'}", ranks=ranks)
+    assert f"error: {told} was {TOO_OFTEN.format(steps=steps, rows=rows)}" in line

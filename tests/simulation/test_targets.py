@@ -23,7 +23,7 @@ def others(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rollouts")
     cases = selected(request, "test_trajectories_are_the_same", "case")
     processes = {
-        name: start("cpu" if name == "plain" else name, folder / f"{name}.npz", "stepwise", cases, **given)
+        name: start("cpu" if name == "plain" else name, folder / f"{name}.npz", [f"stepwise: {case}" for case in cases], **given)
         for name, given in TARGETS.items()
     }
     return {name: load(process, folder / f"{name}.npz") for name, process in processes.items()}
@@ -33,7 +33,7 @@ def others(request, tmp_path_factory):
 @pytest.mark.parametrize("case", TESTED)
 def test_trajectories_are_the_same(others, case):
     expected = roll_out(case, CPU)
-    for found in (expected, *(others[target][case] for target in TARGETS)):
+    for found in (expected, *(others[target][f"stepwise: {case}"] for target in TARGETS)):
         check_values(case, found)
         assert_same(expected, found, CASES[case].tolerance)
 

@@ -12,8 +12,6 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Plain(gymnasium.Env):
-    """Every episode has one step."""
-
     observation_space = Box(-1.0, 1.0, (1,), np.float32)
     action_space = Discrete(2)
     reward: Any = 1.0
@@ -135,8 +133,6 @@ class NoInfo(Plain):
 
 
 class InLibrary(Plain):
-    """A library raises what its step does wrong."""
-
     def step(self, action: Any) -> Any:
         np.random.default_rng("seed")  # type: ignore[arg-type]
 

@@ -20,7 +20,6 @@ BY_ID = "warprun.envs.gymnasium"
 
 
 def environment(**settings: Any) -> ExternalEnvironment:
-    """Return the environment of the settings `env.NAME`."""
     found, _ = load_environment(EnvConfig(**({"name": "test", "module": BY_ID} | settings)))
     assert isinstance(found, ExternalEnvironment)
     return found
@@ -61,5 +60,4 @@ Seeds = Callable[[ExternalSimulator], list[int]]
 
 
 def seeds(made: ExternalSimulator) -> list[int]:
-    """Return the seed that each environment was last reset with."""
     return made.arrays["seed"].tolist()

@@ -31,19 +31,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-AGENTS = {"a2c": "discrete", "ppo": "binary", "dqn": "discrete", "ddpg": "box", "td3": "box", "sac": "box"}
+AGENTS = {"a2c": "discrete", "ppo": "binary", "dqn": "discrete", "sac": "box"}
 
 
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_agent_trains_and_is_evaluated(agent: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    short = ["total_steps=320", *(["agent.learning_starts=32"] if agent in ("dqn", "ddpg", "td3", "sac") else ["agent.horizon=16"])]
+    short = ["total_steps=320", *(["agent.learning_starts=32"] if agent in ("dqn", "sac") else ["agent.horizon=16"])]
     assert cli.run(["env=walk", f"agent={agent}", f"env.kwargs.actions={AGENTS[agent]}", "run_dir=run", *short, *SMALL]) == 0
     (folder / "walk.py").write_text("raise RuntimeError('the run has a copy')\n")
     assert cli.run(["eval", "run", "episodes=6"]) == 0
     said = capfd.readouterr()
     assert "walk.py has changed since the run; the run's own copy is used" in said.out
-    assert not said.err
+    assert not [line for line in said.err.splitlines() if not line.startswith("compiling ")]
     assert json.loads((folder / "run" / "status.json").read_text())["state"] == "finished"
 
 
@@ -145,7 +145,6 @@ def test_episodes_without_end_are_told_once(kind: str, limit: str, told: int, fo
     [
         (["env=gymnasium"], "env.id is missing"),
         (["env=gymnasium", "env.id=CartPole-v7"], "did you mean 'CartPole-v1'?"),
-        (["env=gymnasium", "env.id=CartPole"], "did you mean 'CartPole-v1'?"),
         (["env=gymnasium", "env.id=CartPole-v1", "env.register=[no_such_module]"], "env.register=no_such_module cannot be imported"),
         (["env=gymnasium", "env.id=Ant-v5"], "needs a package that is not installed: MuJoCo"),
         (["env=gymnasium", "env.id=CarRacing-v3"], "are images"),
@@ -211,10 +210,7 @@ def test_a_function_that_makes_an_environment_is_one(folder: Path, made: str) ->
 def test_what_makes_no_environment_is_told(folder: Path) -> None:
     for index, (text, told) in enumerate(
         (
-            (
-                "environment = Walk()",
-                r"is an object of the class Walk, .*: write a function that returns one, def environment",
-            ),
+            ("environment = Walk()", r"is an object of the class Walk, .*: write a function that returns one, def environment"),
             ("def environment(): return 3", r"maker1.py:[0-9]+ in environment: it must return an Environment, .*; it returns 3$"),
             ("def environment(n): return Walk()", r"argument 'n' needs a default, or a value: .* env.kwargs.n="),
         )

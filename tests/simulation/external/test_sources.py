@@ -14,8 +14,9 @@ import torch
 
 from tests.simulation.external import odd, vectors
 from tests.simulation.external.simulators import act, environment, simulator
+from warprun.checking.external import single
 from warprun.cli import main as cli
-from warprun.errors import UserError
+from warprun.errors import ContractError, UserError
 from warprun.simulation.external.examination import examine
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
 from warprun.simulation.external.slice import SharedArrays, layout
@@ -80,27 +81,22 @@ def test_paths_of_modules_can_be_objects(monkeypatch: pytest.MonkeyPatch) -> Non
         assert arrays["ended"][0] == 1
 
 
-@pytest.mark.parametrize("reward", [None, "1.5", 1.0j, [1.0]], ids=str)
-def test_a_reward_is_a_real_number(reward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(odd.Plain, "reward", reward)
-    made, out = one("Plain")
-    with pytest.raises(EnvironmentFailed, match="one number as the reward; it returned"):
+def test_every_kind_of_real_number_is_a_reward_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    for reward in (2, True, np.float64(1.5), np.array(3), np.uint8(4)):
+        monkeypatch.setattr(odd.Plain, "reward", reward)
+        made, out = one("Plain")
         made.step(np.zeros((1, 1), np.int32), out)
-
-
-@pytest.mark.parametrize("reward", [2, True, np.float64(1.5), np.array(3), np.uint8(4)], ids=str)
-def test_every_kind_of_real_number_is_a_reward(reward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(odd.Plain, "reward", reward)
-    made, out = one("Plain")
-    made.step(np.zeros((1, 1), np.int32), out)
-    assert out.reward[0] == float(reward)
+        assert out.reward[0] == float(reward)
+    for reward in (None, "1.5", 1.0j, [1.0]):
+        monkeypatch.setattr(odd.Plain, "reward", reward)
+        with pytest.raises(EnvironmentFailed, match="one number as the reward; it returned"):
+            made.step(np.zeros((1, 1), np.int32), out)
 
 
 @pytest.mark.parametrize(
     ("state", "told"),
     [
         (np.zeros(3), r"an array of the shape \(2,\)"),
-        (0, r"an array of the shape \(2,\)"),
         (np.array([0.5, 1.0]), "numbers that fit in int64"),
         (np.array([1, 2**63], np.uint64), "numbers that fit in int64"),
     ],
@@ -131,6 +127,42 @@ def test_prints_of_the_environment_that_is_examined_go_to_standard_error(capsys:
 def test_close_hides_no_error() -> None:
     with pytest.raises(RuntimeError, match="no such machine"):
         examined("CannotClose")
+
+
+# What is wrong is told before the run begins, and before an action is chosen that cannot be chosen --------------------------
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_rollout_ends_at_a_mask_that_forbids_every_action_or_begins_anew(replaces: bool) -> None:
+    """The environment gets no action that it forbids."""
+    with simulator(examined("Masked"), replaces=replaces) as made:
+        made.prepare()
+        made.collect(act)
+        told = str(made.fault())
+        assert made.episodes().replaced == (3 * (20 // 3) if replaces else 0)
+    if replaces:
+        assert told == "None"
+    else:
+        assert told.startswith(f"{odd.__file__}:") and " in step: environment 0 of Masked forbade every action at step 3" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("MaskedAtOnce", " in reset: environment 0 of MaskedAtOnce forbade every action at step 0"),
+        ("FourValues", r"failed at step 1: .*odd.py:\d+ in step: it must return \(observation, reward, terminated, truncated, info\)"),
+        ("InLibrary", r"failed at step 1: .*odd.py:\d+ in step: TypeError"),
+        ("NoSeed", r"odd.py:\d+ in reset: .*unexpected keyword argument 'seed'; write reset\(self, seed=None\)$"),
+        ("NoInfo", r"odd.py:\d+ in reset: reset of NoInfo must return \(observation, info\)"),
+    ],
+)
+def test_reset_and_the_first_step_are_tried_before_the_run(kind: str, told: str) -> None:
+    with pytest.raises((UserError, ContractError), match=told), simulator(examined(kind)) as made:
+        made.prepare()
+
+
+def test_the_check_takes_only_allowed_actions() -> None:
+    assert [str(problem) for problem in single(examined("Sound"))] == []
 
 
 # Vectorized environments: exact where a mode of autoreset allows it, refused where not --------------------------------

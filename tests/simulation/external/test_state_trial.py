@@ -45,18 +45,15 @@ def of_class(folder: Path, text: str) -> ExternalEnvironment:
     return environment(module=str(folder / "own.py"))
 
 
-def test_a_trial_ends_after_its_time(tmp_path: Path) -> None:
-    steps = tmp_path / "steps"
-    assert try_state(of_class(tmp_path, COUNTED.format(file=str(steps))), 0, seconds=0.0) == Trial(1)
-    assert len(steps.read_text()) == 4, "one step of both before the state is taken, and one after it"
-
-
-def test_an_environment_is_tried_once_in_a_process_and_not_by_a_simulator(tmp_path: Path) -> None:
+def test_a_trial_ends_after_its_time_and_is_made_once_in_a_process(tmp_path: Path) -> None:
     steps = tmp_path / "steps"
     of = of_class(tmp_path, COUNTED.format(file=str(steps)))
+    assert try_state(of, 0, seconds=0.0) == Trial(1)
+    assert len(steps.read_text()) == 4, "one step of both before the state is taken, and one after it"
+    steps.unlink()
     with simulator(of) as made:
         made.prepare()
-    assert len(steps.read_text()) == made.n_envs, "its first step"
+    assert len(steps.read_text()) == made.n_envs, "its first step: a simulator makes no trial"
     first = known_trial(of, 0)
     taken = len(steps.read_text())
     assert known_trial(of, 0) is first and len(steps.read_text()) == taken > made.n_envs
@@ -72,7 +69,6 @@ def test_a_trial_has_the_processes_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("has", "lacks"), [("get_state", "set_state"), ("set_state", "get_state"), ("close", "")])
 def test_half_of_the_methods_for_the_state_is_told(tmp_path: Path, has: str, lacks: str) -> None:
-    text = f"class Half(Walk):\n    def {has}(self, *state):\n        pass\n\n\nenvironment = Half\n"
-    of = of_class(tmp_path, text)
+    of = of_class(tmp_path, f"class Half(Walk):\n    def {has}(self, *state):\n        pass\n\n\nenvironment = Half\n")
     line = Path(clock.__file__).read_text().count("\n") + 2
     assert of.note == (lacks and f"{tmp_path / 'own.py'}:{line} in {has}: Half has no {lacks}, so a resumed run begins new episodes")

@@ -76,11 +76,9 @@ def test_what_fails_before_the_first_step_leaves_nothing(
     assert processes_of(os.getpid()) == []
 
 
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("fault", ["mask", "nan_obs", "inf_reward"])
-def test_an_environment_with_a_fault_is_reset_if_the_user_wants(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_with_a_fault_is_reset_if_the_user_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = settings(fault, "env.on_nan=reset", "total_steps=640")
+    given = settings("mask", "env.on_nan=reset", "total_steps=640")
     assert warprun.train(given).metrics["env/resets_on_nan"] == 2.0  # one in each worker
 
 
