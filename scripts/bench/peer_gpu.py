@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import peer_jax
-import peer_jax_memory
 import peer_population
 import peer_work as spec
 
@@ -39,8 +38,7 @@ def prepared(work: str, n_envs: int) -> spec.Iterate:
     """Return a compiled iteration."""
     if work == POPULATION:
         return peer_population.prepare(spec.WORKS[POPULATION], GENERATOR, AGENTS, 1, (AGENTS,))[0]
-    library = peer_jax_memory if work.startswith("lstm") else peer_jax
-    return library.prepare(spec.WORKS[work], GENERATOR, n_envs, 1)[0]
+    return peer_jax.prepare(spec.WORKS[work], GENERATOR, n_envs, 1)[0]
 
 
 def rows(until: float) -> Iterator[dict[str, Any]]:

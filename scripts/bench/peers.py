@@ -78,7 +78,7 @@ def limit(threads: int, *works: str) -> Peer:
 
 def sweep(variant: str, agents: int, work: str) -> Peer:
     """Return warprun, which trains agents by one command."""
-    return Peer(OWN, "peer_sweeps:prepare", variant, variant, agents, CORES, (), (work,))
+    return Peer(OWN, "peer_warprun:prepare_sweep", variant, variant, agents, CORES, (), (work,))
 
 
 def population(name: str, function: str, needs: tuple[str, ...]) -> Peer:
@@ -88,8 +88,7 @@ def population(name: str, function: str, needs: tuple[str, ...]) -> Peer:
 
 def jax(n_envs: int, threads: int, *works: str) -> Peer:
     """Return the learner written in JAX; unsafe_rbg is the fastest of JAX's generators of random numbers."""
-    module = "peer_jax_memory" if set(works) <= set(MEMORY) else "peer_jax"
-    return Peer("JAX on gymnax", f"{module}:prepare", "unsafe_rbg", "shared", n_envs, threads, JAX, works)
+    return Peer("JAX on gymnax", "peer_jax:prepare", "unsafe_rbg", "shared", n_envs, threads, JAX, works)
 
 
 def rejax(n_envs: int, *works: str) -> Peer:
