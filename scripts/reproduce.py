@@ -30,15 +30,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import claims
-import claims_exarl
 import defaults_tables
 import gpu_tables
 import kernel_table
 import mixed_equilibrium
 import scale
+import speed_tables
 from bench import peer_tables
 from campaign import Parts, Values, measure
-from claims_warpsci import times_to_bar
+from claims import times_to_bar
 from common import DOCS, ROOT, figure, replaced, settings, training_of
 from evidence import Raw, quiet
 from exarl import runs as ranks
@@ -198,16 +198,14 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "claims", claims.table_of(kept)
     drawn = len(times_to_bar(kept, "acrobot")) == len(SIZES)
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
-    for each in claims.SPEEDS:
+    for each in speed_tables.SPEEDS:
         yield *each.place, each.table(kept)
-    yield DOCS.parent / "README.md", "speeds", claims.first_sentence(kept) + gpu_tables.sentence(kept["gpu"])
-    yield DOCS / "performance.md", "c program", claims.limit_sentence(kept)
-    yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
-    yield DOCS / "benchmarks" / "exarl.md", "exarl runs", claims_exarl.of_page(kept)
+    yield DOCS.parent / "README.md", "speeds", speed_tables.first_sentence(kept) + gpu_tables.sentence(kept["gpu"])
+    yield DOCS / "performance.md", "c program", speed_tables.limit_sentence(kept)
+    yield DOCS / "benchmarks" / "exarl.md", "exarl runs", claims.of_ranks(kept)
     yield from scale.places()
     yield from gpu_tables.places(kept["gpu"])
     yield kernel_table.PAGE, "kernels", kernel_table.of_page(kernel_table.kept()[1])
-    yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
     yield from peer_tables.of_pages(kept["peers"])
     yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
     for mark, text in defaults_tables.of_page():

@@ -121,7 +121,7 @@ def test_a_card_is_checked_and_leaves_a_raw_file_for_the_docs(
     assert "| A2C 64-64 | 1,000,000 |  | 20 | 10 |  |  |  |" in texts["gpu throughput"]
     assert "| cartpole | 10,000 | 0.2 (0.1 to 0.2) | 200 | 2 of 3 |" in texts["gpu times"]
     assert "driver 580.15" in texts["gpu machines"] and "9 million of them with 10,000" in TABLES.sentence(cards)
-    answer = load("claims_warpsci").rate(8.6, "A2C 64-64", 10_000, "throughput", "x")({"reproduce": {}, "gpu": cards})
+    answer = load("claims").rate(8.6, "A2C 64-64", 10_000, "throughput", "x")({"reproduce": {}, "gpu": cards})
     assert answer == (f"9.01 [9.01, 9.01] million steps/s, {CARD}", load("evidence").IN_KIND)
 
 

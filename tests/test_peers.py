@@ -126,7 +126,7 @@ def test_the_lstm_in_jax_is_that_of_torch():
     *hidden, (inputs, bias) = net.gates
     lstm = torch.nn.LSTM(64, 64)
     for own, jaxs in ((lstm.weight_ih_l0, inputs), (lstm.weight_hh_l0, net.recurrent), (lstm.bias_ih_l0, bias)):
-        own.data = torch.tensor(np.asarray(jaxs)).T.contiguous()
+        own.data = torch.tensor(np.asarray(jaxs).T.copy())
     lstm.bias_hh_l0.data.zero_()
     rows = torch.tensor(x)
     for weight, own in hidden:

@@ -15,8 +15,7 @@ from warprun.config.schema import to_dict
 from warprun.errors import UserError
 from warprun.sweeps.launch import is_of_sweep
 
-names = ("campaign", "claims", "claims_exarl", "claims_warpsci", "evidence", "reproduce")
-campaign, claims, claims_exarl, claims_warpsci, evidence, reproduce = map(load, names)
+campaign, claims, evidence, reproduce, speed_tables = map(load, ("campaign", "claims", "evidence", "reproduce", "speed_tables"))
 PARTS = {"quiet": True, "foreign_cores": 0.0}
 
 
@@ -65,28 +64,28 @@ def test_every_claim_has_a_verdict_of_the_list_without_numbers():
     ids=["holds the number", "direction", "other direction", "both", "four rounds"],
 )
 def test_intervals_decide(several, one, verdict):
-    answer = claims_exarl.faster("async 8:8", "async 1:8", 1.434)
+    answer = claims.faster("async 8:8", "async 1:8", 1.434)
     assert answer(rates(async_8_8=several, async_1_8=one)).verdict == verdict
 
 
 def test_what_was_measured_beside_other_load_does_not_count():
     found = rates(async_8_8=5 * [14.0], async_1_8=5 * [10.0])
-    assert claims_exarl.faster("async 8:8", "async 1:8")(found).verdict == evidence.IN_KIND
+    assert claims.faster("async 8:8", "async 1:8")(found).verdict == evidence.IN_KIND
     for part in found["reproduce"]["exarl"]["parts"].values():
         part["quiet"] = False
-    assert claims_exarl.faster("async 8:8", "async 1:8")(found).verdict == evidence.NOT_YET
+    assert claims.faster("async 8:8", "async 1:8")(found).verdict == evidence.NOT_YET
 
 
 def test_the_table_of_sleeping_ranks_has_runs_of_five_quiet_rounds():
     found = rates(async_1_1=[5.0, 3.0, 5.5, 5.0, 5.0], queue_1_1=4 * [6.0])
     for part in found["reproduce"]["exarl"]["parts"].values():
         part["values"] |= {"lag": 2.0, "learner_waiting": 0.1}
-    (row,) = claims_exarl.of_page(found).splitlines()[2:]
+    (row,) = claims.of_ranks(found).splitlines()[2:]
     assert row == "| `async 1:1` | 5.00 [3.00, 5.50] | 2.0 | 10% |"
 
 
 def test_speeds_are_medians_of_quiet_rounds_in_the_unit_of_the_page():
-    speeds = claims.Speeds(
+    speeds = speed_tables.Speeds(
         (reproduce.PAGE, "-"), "fast", ("work", "thousands", "share"), {"a": (("x", "y"), ()), "b": (("z",), ("s",))}, 1e-3
     )
     found = raw("fast", {f"round {i}": {"x": {"y": 1000.0 * i}, "z": 4000.0, "s": 500.0} for i in range(5)})
@@ -101,9 +100,9 @@ def test_more_environments_are_sooner_only_if_all_intervals_are_apart():
     def curves(*seconds):
         return raw("warpsci_2bc", {f"acrobot {10 ** (i + 1)} seed={s}": {"s": t} for i, t in enumerate(seconds) for s in range(5)})
 
-    assert claims_warpsci.sooner("acrobot")(curves(4.0, 3.0, 2.0, 1.0)).verdict == evidence.IN_KIND
-    assert claims_warpsci.sooner("acrobot")(curves(4.0, 3.0, 2.0, None)).verdict == evidence.CONTRADICTED
-    assert claims_warpsci.sooner("acrobot")(curves(4.0, 3.0, 2.0, 2.0)).verdict == evidence.UNDECIDED
+    assert claims.sooner("acrobot")(curves(4.0, 3.0, 2.0, 1.0)).verdict == evidence.IN_KIND
+    assert claims.sooner("acrobot")(curves(4.0, 3.0, 2.0, None)).verdict == evidence.CONTRADICTED
+    assert claims.sooner("acrobot")(curves(4.0, 3.0, 2.0, 2.0)).verdict == evidence.UNDECIDED
 
 
 def test_the_campaign_goes_on_and_marks_what_was_not_quiet(tmp_path, monkeypatch):
@@ -173,7 +172,7 @@ def trainings(study, **cases):
 )
 def test_returns_of_trainings_decide(higher, lower, verdict):
     found = trainings("exarl", **{"9_range": ("training/return", higher), "9_random": ("training/return", lower)})
-    assert claims_exarl.learned("training/return", "9 range", "9 random")(found).verdict == verdict
+    assert claims.learned("training/return", "9 range", "9 random")(found).verdict == verdict
 
 
 def test_transition_states_are_the_same_within_a_cell():
@@ -183,7 +182,7 @@ def test_transition_states_are_the_same_within_a_cell():
             for run in runs.values():
                 cell = lh if case == "lh" else er
                 run |= {"transition/cell": cell} if cell else {}
-        return claims_warpsci.shared_transition_state(found).verdict
+        return claims.shared_transition_state(found).verdict
 
     assert paths([0, 17, 30], [19, 0, 31]) == evidence.IN_KIND  # periodic in x and y
     assert paths([0, 16, 30], [19, 0, 31]) == evidence.CONTRADICTED
@@ -285,7 +284,7 @@ def card(rates, rounds=5):
     ],
 )
 def test_the_rate_of_another_card_shows_a_claim_in_kind_by_enough_rounds(rate, rounds, verdict):
-    answer = claims_warpsci.rate(8.6, "A2C 64-64", 10_000, "throughput", "x")(card({10_000: rate}, rounds))
+    answer = claims.rate(8.6, "A2C 64-64", 10_000, "throughput", "x")(card({10_000: rate}, rounds))
     assert answer.verdict == verdict and f"{rate:g}" in answer.number
 
 
@@ -299,5 +298,5 @@ def test_the_rate_of_another_card_shows_a_claim_in_kind_by_enough_rounds(rate, r
     ],
 )
 def test_throughput_grows_on_a_card_if_every_interval_is_above_the_one_before(rates, rounds, verdict):
-    found = card(dict(zip(claims_warpsci.GROWING, rates, strict=False)), rounds)
-    assert claims_warpsci.growth(found).verdict == verdict
+    found = card(dict(zip(claims.GROWING, rates, strict=False)), rounds)
+    assert claims.growth(found).verdict == verdict
