@@ -11,8 +11,8 @@ goes on after an interruption; with --minutes no part starts after that time. Be
 fall below 0.3 within --wait minutes. A part beside which other processes used more than a tenth of a core is repeated,
 three times at most, and then kept as not quiet: the page does not count it. --list prints the parts and expected times.
 
---write puts the tables into their pages. --gpu adds a report of scripts/gpu_check.py to docs/benchmarks/gpu_CARD.json, and then writes
-them, too. --check recomputes them, prints what differs, and exits with code 1 if something does.
+--write puts the tables into their pages, and numbers of lines into docs/architecture.md. --gpu adds a report of scripts/gpu_check.py to
+docs/benchmarks/gpu_CARD.json, and then writes them, too. --check recomputes all, prints what differs, and exits with code 1 then.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ import gpu_tables
 import kernel_table
 import mixed_equilibrium
 import scale
+import source_tables
 import speed_tables
 from bench import peer_tables
 from campaign import Parts, Values, measure
 from claims import times_to_bar
-from common import DOCS, ROOT, figure, replaced, settings, training_of
+from common import DOCS, ROOT, figure, replace, replaced, settings, training_of
 from evidence import Raw, quiet
 from exarl import runs as ranks
 from result_tables import TABLES
@@ -204,6 +205,7 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield DOCS / "performance.md", "c program", speed_tables.limit_sentence(kept)
     yield DOCS / "benchmarks" / "exarl.md", "exarl runs", claims.of_ranks(kept)
     yield from scale.places()
+    yield from source_tables.places()
     yield from gpu_tables.places(kept["gpu"])
     yield kernel_table.PAGE, "kernels", kernel_table.of_page(kernel_table.kept()[1])
     yield from peer_tables.of_pages(kept["peers"])
@@ -223,7 +225,8 @@ def differences() -> list[str]:
             old = re.findall(rf"<!-- {mark} -->\n(.*?)<!-- end -->", shown, flags=re.DOTALL)[0].splitlines()
             wrong = [line for line in old if line not in text.splitlines()] or ["a line is missing"]
             found.append(f"{page.relative_to(ROOT)}, {mark}: {wrong[0]}")
-    return found
+    walk = source_tables.WALK.read_text()
+    return found + ["docs/architecture.md: a line has another number"] * (source_tables.numbered(walk) != walk)
 
 
 def main() -> None:
@@ -238,7 +241,8 @@ def main() -> None:
         if chosen.gpu:
             gpu_tables.keep(Path(chosen.gpu))
         for page, mark, text in places(raw()):
-            page.write_text(replaced(page.read_text(), mark, text))
+            replace(page, mark, text)
+        source_tables.WALK.write_text(source_tables.numbered(source_tables.WALK.read_text()))
         if len(times_to_bar(raw(), "acrobot")) == len(SIZES):
             draw(raw())
     elif chosen.check:

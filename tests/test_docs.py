@@ -138,12 +138,6 @@ def test_ways_to_debug_of_the_tutorial(workplace, tmp_path, setting, monkeypatch
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
 
 
-def test_tables_of_keys_are_those_of_the_schema(capsys):
-    script = load("config_reference")
-    for page in script.PAGES:
-        assert script.rewritten(page) == page.read_text(), "run python scripts/config_reference.py"
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_images_exist(page):
     for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
@@ -209,9 +203,9 @@ def test_scripts_find_what_they_import(name):
 
 def test_the_walk_through_ppo_quotes_what_stands_there() -> None:
     """Every reference names the line of its code, in six files at most."""
-    walkthrough = load("walkthrough")
-    text = walkthrough.PAGE.read_text()
-    references = list(walkthrough.REFERENCE.finditer(text))
+    source = load("source_tables")
+    text = source.WALK.read_text()
+    references = list(source.REFERENCE.finditer(text))
     assert len(references) == len(re.findall(r"#L\d+", text)) >= 12
     assert len({reference["file"] for reference in references}) <= 6
-    assert walkthrough.numbered(text) == text, "run: python scripts/walkthrough.py --write"
+    assert source.numbered(text) == text, "run: python scripts/reproduce.py --write"
