@@ -387,12 +387,7 @@ OF_EXARL = (
         RANKS + "; 28 processes instead of 240",
         faster("queue 4:24", "queue 1:27"),
     ),
-    Claim(
-        "EXARL 3",
-        "queue of one learner 25 % better than async",
-        RANKS + "; with one actor",
-        faster("queue 1:1", "async 1:1", 1.25),
-    ),
+    Claim("EXARL 3", "queue of one learner 25 % better than async", RANKS + "; with one actor", faster("queue 1:1", "async 1:1", 1.25)),
     Claim(
         "EXARL 3, saturation",
         "more actors of one learner gain nothing from some number on",
@@ -419,12 +414,7 @@ OF_EXARL = (
     ),
     Claim("EXARL 7", "async converges worse with more learners", ACTORS, learned("training/return", "7 L=1", "7 L=8")),
     Claim("EXARL 8", "RMA scales to 1,024 processes, better than async with several learners", "–", untestable),
-    Claim(
-        "EXARL 9",
-        "the range window converges faster than the random one",
-        ACTORS,
-        learned("training/return", "9 range", "9 random"),
-    ),
+    Claim("EXARL 9", "the range window converges faster than the random one", ACTORS, learned("training/return", "9 range", "9 random")),
     Claim("EXARL 10", "collisions matter from a quarter as many learners as actors", RANKS, repeated),
     Claim(
         "EXARL 11",

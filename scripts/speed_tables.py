@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from common import DOCS, described, table
 from evidence import Raw, conditions, of_rounds
-from startup import COMMANDS
+from speeds import COMMANDS
 
 
 class Speeds(NamedTuple):
@@ -69,11 +69,7 @@ SPEEDS = (
         (DOCS / "parallel.md", "exchange"),
         "actors",
         ("work", "million environment steps/s", "share"),
-        {
-            "rollouts alone": (("rollouts",), ()),
-            "updates alone": (("updates",), ()),
-            "an actor and a learner": (("both",), ("share",)),
-        },
+        {"rollouts alone": (("rollouts",), ()), "updates alone": (("updates",), ()), "an actor and a learner": (("both",), ("share",))},
     ),
     Speeds(
         (BENCHMARKS / "environments.md", "catalysis speed"),
