@@ -291,7 +291,7 @@ def training(turn: Turn) -> Found:
         if found.take(name, run.result()):
             status = json.loads((machine.work / "runs" / name.replace(" ", "_") / "status.json").read_text())
             found.data.append({"work": name} | {key: status.get(key) for key in ("state", "eval", "env_steps", "wall_s")})
-    found.texts.insert(0, _tables().trainings(found.data))
+    found.texts.insert(0, _tables().by_columns(_tables().TRAININGS, found.data))
     return found
 
 
@@ -315,7 +315,7 @@ def bench(turn: Turn) -> Found:
 def steady(turn: Turn) -> Found:
     """Measure gradient steps of agents that learn from replay, and with memory, after their warm-up."""
     found = _measure(turn, "steady")
-    found.texts.insert(0, _tables().gradient_steps(found.data))
+    found.texts.insert(0, _tables().by_columns(_tables().STEADY, found.data))
     return found
 
 
@@ -350,7 +350,7 @@ def ncu(turn: Turn) -> Found:
             found.data.append({"kernel": kernel, "n_envs": profiled.data[-1]["n_envs"], **values})
         else:  # mostly for want of permission, which is no fault of warprun
             found.cut[kernel] = ran.why or next((line for line in ran.output.splitlines() if "ERROR" in line), "nothing was read")
-    found.texts.insert(0, _tables().counters(found.data))
+    found.texts.insert(0, _tables().by_columns(_tables().COUNTERS, found.data))
     return found
 
 

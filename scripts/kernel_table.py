@@ -64,15 +64,14 @@ class Card(NamedTuple):
     example: str
 
     @property
-    def architecture(self) -> str:
-        """Name for the tools, as Numba gives it: from 9.0 on with the instructions that only this architecture has."""
-        major, minor = self.capability
-        return f"sm_{major}{minor}{self.suffix}"
+    def named(self) -> tuple[int, int, str]:
+        """Major, minor and suffix, as Numba gives it: from 9.0 on with the instructions that only this architecture has."""
+        return (*self.capability, "a" if self.capability >= (9, 0) else "")
 
     @property
-    def suffix(self) -> str:
-        """The end of the name."""
-        return "a" if self.capability >= (9, 0) else ""
+    def architecture(self) -> str:
+        """Name for the tools."""
+        return "sm_{}{}{}".format(*self.named)
 
 
 KIB = 1024
@@ -116,26 +115,20 @@ def resident(card: Card, registers: int, threads: int, shared: int) -> int:
 # Compiling ------------------------------------------------------------------------------------------------------------
 
 
-class Code(NamedTuple):
-    """A kernel for an architecture: what the assembler says of it, and its instructions."""
-
-    registers: int
-    stack: int
-    """Bytes of a thread, as are the spills."""
-    spill_stores: int
-    spill_loads: int
-    shared: int
-    """Bytes of static shared memory of a block."""
-    instructions: dict[str, int]
-    """Group of MIX -> how many; "all": every one."""
-
-
 MIX = {
     "float64": r"D(?:FMA|ADD|MUL|SETP|MNMX)|MUFU\.\w*64H?|\w+\.F64|\w+\.\w+\.F64",
     "local": r"LDL|STL",
     "atomic": r"ATOM|ATOMS|ATOMG|RED|REDG",
 }
 """What no kernel, or few, should have -> pattern of the beginning of an instruction, up to a dot or its end."""
+SAID = {
+    "registers": "registers",
+    "stack": "bytes stack frame",
+    "spill_stores": "bytes spill stores",
+    "spill_loads": "bytes spill loads",
+    "static": "bytes smem",
+}
+"""Field of a row -> what `ptxas` calls it."""
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 
 
@@ -165,9 +158,9 @@ def library(launch: Launch) -> Any:
         return dispatcher._Kernel(launch.kernel.py_func, launch.types, **launch.kernel.targetoptions).library
 
 
-def assembled(launch: Launch, card: Card) -> Code:
-    """Return what the assembler makes of a kernel, which libnvvm and nvJitLink have optimised for the card."""
-    ptx = str(library(launch).get_lto_ptx((*card.capability, card.suffix))).rstrip("\0")
+def assembled(launch: Launch, card: Card) -> dict[str, Any]:
+    """Return what a row has of the code that the assembler makes of a kernel, which libnvvm and nvJitLink have optimised for the card."""
+    ptx = str(library(launch).get_lto_ptx(card.named)).rstrip("\0")
     most_registers = launch.kernel.targetoptions.get("max_registers")
     with tempfile.TemporaryDirectory() as folder:
         source, code = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
@@ -177,11 +170,8 @@ def assembled(launch: Launch, card: Card) -> Code:
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         listing = disassembled(code)
 
-    def largest(what: str) -> int:
-        return max((int(number) for number in re.findall(rf"(\d+) {what}", said)), default=0)
-
-    numbers = map(largest, ("registers", "bytes stack frame", "bytes spill stores", "bytes spill loads", "bytes smem"))
-    return Code(*numbers, mix(listing))
+    numbers = {key: max(map(int, re.findall(rf"(\d+) {what}", said)), default=0) for key, what in SAID.items()}
+    return {**numbers, "instructions": mix(listing)}
 
 
 def disassembled(cubin: Path) -> str:
@@ -217,11 +207,13 @@ class Row(NamedTuple):
     """Bytes of dynamic shared memory of a block."""
     registers: int
     stack: int
+    """Bytes of a thread, as are the spills."""
     spill_stores: int
     spill_loads: int
     static: int
     """Bytes of static shared memory of a block."""
     instructions: dict[str, int]
+    """Group of MIX -> how many; "all": every one."""
 
     @property
     def card(self) -> Card:
@@ -331,8 +323,8 @@ def rows_of(kernel: Kernel, cards: tuple[Card, ...] = CARDS) -> list[Row]:
     found = []
     for card in cards:
         code = assembled(kernel.launch, card)
-        blocks, threads = kernel.launch.grid(most_threads(code.registers))
-        found.append(Row(*kernel[:3], card.architecture, blocks, threads, kernel.launch.shared, *code))
+        blocks, threads = kernel.launch.grid(most_threads(code["registers"]))
+        found.append(Row(*kernel[:3], card.architecture, blocks, threads, kernel.launch.shared, **code))
     return found
 
 

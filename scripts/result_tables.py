@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import DOCS, table
+from common import DOCS, by_columns, table
 
 from warprun.config.compose import compose
 from warprun.config.schema import sized
@@ -52,7 +52,7 @@ def rows_of(kept: Kept, bars: Mapping[str, float]) -> Iterator[Row]:
 
 def of_cases(columns: Mapping[str, Cell], bars: Mapping[str, float] | None = None) -> Callable[[Kept], str]:
     """Return what makes a table with a line for each case; `columns`: title -> cell."""
-    return lambda kept: table(list(columns), [[cell(row) for cell in columns.values()] for row in rows_of(kept, bars or {})])
+    return lambda kept: by_columns(columns, rows_of(kept, bars or {}))
 
 
 # Cells ----------------------------------------------------------------------------------------------------------------

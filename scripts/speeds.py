@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from contextlib import closing
 import numpy as np
 import torch
 from campaign import Values
-from common import ROOT, children_cpu_s, rate, timed, training_of
+from common import ROOT, rate, training_of
 from exarl import runs as ranks
 
 from warprun.config.compose import compose
@@ -103,12 +104,12 @@ def startup() -> dict[str, dict[str, float]]:
 
 def time_of(program: list[str], folder: str) -> dict[str, float]:
     """Return the seconds of a program with its cache and its output in `folder`."""
-    done: list[subprocess.CompletedProcess[str]] = []
-    before, variables = children_cpu_s(), os.environ | {"WARPRUN_CACHE_DIR": folder}
-    clock_s = timed(lambda: done.append(subprocess.run(program, env=variables, cwd=folder, capture_output=True, text=True)))
-    if done[0].returncode != (2 if program[-1] == MISTYPED else 0):
-        raise RuntimeError(f"startup: {' '.join(program)} has failed: {done[0].stderr.strip()}")
-    return {"s": round(clock_s, 3), "cpu_s": round(children_cpu_s() - before, 3)}
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(program, env=os.environ | {"WARPRUN_CACHE_DIR": folder}, cwd=folder, capture_output=True, text=True)
+    spent, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode != (2 if program[-1] == MISTYPED else 0):
+        raise RuntimeError(f"startup: {' '.join(program)} has failed: {done.stderr.strip()}")
+    return {"s": round(spent, 3), "cpu_s": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 3)}
 
 
 # A program in C -------------------------------------------------------------------------------------------------------
