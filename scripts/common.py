@@ -31,9 +31,8 @@ def settings(
 ) -> argparse.Namespace:
     """Return the settings of a command line: `words` in their order, then `--name` for every default.
 
-    A default of False is a switch, a list takes several values, any other default has the type of its setting.
-    A word that ends with * takes the rest of the line. `choices` has the values that a setting may have. Exits with
-    code 2 for a mistake.
+    A default of False is a switch, a list takes several values, any other default has the type of its setting. A word that ends with *
+    takes the rest of the line. `choices` has the values that a setting may have. Exits with code 2 for a mistake.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for word in words:

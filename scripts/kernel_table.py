@@ -2,14 +2,13 @@
 
     python scripts/kernel_table.py [ENVIRONMENT ...] [--jobs N] [--write]
 
-compiles the kernels of the environments that warprun ships, stepwise and in fused rollouts, and those of the learners
-(extra `ptx`). Numba makes them as it does on a card: libnvvm compiles a kernel for the card's architecture, and
-nvJitLink optimises it once more when it links it. What comes out of that as PTX goes through `ptxas` of the same
-version, which says what the kernel takes, and whose code has the instructions that nvJitLink makes; `nvdisasm` lists
-them.
+compiles the kernels of the environments that warprun ships, stepwise and in fused rollouts, and those of the learners (extra `ptx`). Numba
+makes them as it does on a card: libnvvm compiles a kernel for the card's architecture, and nvJitLink optimises it once more when it links
+it. What comes out of that as PTX goes through `ptxas` of the same version, which says what the kernel takes, and whose code has the
+instructions that nvJitLink makes; `nvdisasm` lists them.
 
-`--write` keeps all in docs/benchmarks/kernels.json, with what is kept of environments that are not named;
-`python scripts/reproduce.py --write` puts the table into its page. Exit code 1: a kernel is beyond a limit (`problems`)."""
+`--write` keeps all in docs/benchmarks/kernels.json, with what is kept of environments that are not named. scripts/reproduce.py has the
+page. Exit code 1: a kernel is beyond a limit (`problems`)."""
 
 from __future__ import annotations
 
@@ -248,9 +247,8 @@ ENVIRONMENTS = {
     "tag_gridworld": ("agent=ppo", "agent=dqn"),
     "tag_continuous": ("agent=ppo",),
 }
-"""Environment -> runs whose networks kernels compute, with the settings that a run has. Every way to draw actions is
-there for one environment of each kind. Tuned policies of the T-maze have memory and those of Gray-Scott convolutions,
-so torch computes them."""
+"""Environment -> runs whose networks kernels compute, with the settings that a run has. Every way to draw actions is there for one
+environment of each kind. Tuned policies of the T-maze have memory and those of Gray-Scott convolutions, so torch computes them."""
 VARIANTS = {"cartpole": "env.randomize.length=[0.3,0.7] env.on_nan=reset"}
 """Environment -> settings with which its kernels do more."""
 OFF_POLICY = ("dqn", "ddpg", "td3", "sac")
