@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from warprun.config.compose import compose
 from warprun.config.schema import Config
@@ -50,11 +50,16 @@ def settings(
     return parser.parse_intermixed_args()
 
 
+def stop(why: object) -> NoReturn:
+    """Say why a script cannot do what is asked, and exit with code 2."""
+    print(f"{Path(sys.argv[0]).stem}: {why}", file=sys.stderr)
+    sys.exit(2)
+
+
 def require(module: str, package: str) -> None:
     """Exit with code 2 unless a module is installed, and say which package has it."""
     if importlib.util.find_spec(module) is None:
-        print(f"{Path(sys.argv[0]).stem}: needs {package}; run: pip install {package}", file=sys.stderr)
-        sys.exit(2)
+        stop(f"needs {package}; run: pip install {package}")
 
 
 # Tables and figures ---------------------------------------------------------------------------------------------------

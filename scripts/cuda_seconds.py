@@ -5,13 +5,12 @@ python scripts/cuda_seconds.py env=cartpole agent=a2c
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
-from common import require, settings, table
+from common import require, settings, stop, table
 
 from warprun.errors import UserError
 from warprun.kernels.without_gpu import compiling_for
@@ -60,5 +59,4 @@ if __name__ == "__main__":
     try:
         main(chosen.overrides)
     except UserError as error:
-        print(f"cuda_seconds: {error}", file=sys.stderr)
-        sys.exit(2)
+        stop(error)

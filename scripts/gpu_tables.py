@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import DOCS, Columns, by_columns, table
+from common import DOCS, Columns, by_columns, stop, table
 from evidence import Interval, interval
 
 Row = dict[str, Any]
@@ -41,8 +40,7 @@ def keep(file: Path) -> None:
         card = [report, *(json.loads(kept.read_text()) if kept.exists() else [])]
         list(places({name: card}))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        print(f"{file}: is no report of scripts/gpu_check.py on a GPU ({type(error).__name__}: {error})", file=sys.stderr)
-        sys.exit(2)
+        stop(f"{file} is no report of scripts/gpu_check.py on a GPU ({type(error).__name__}: {error})")
     kept.write_text(json.dumps(card, indent=1) + "\n")
 
 

@@ -27,7 +27,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from common import DOCS, require, settings, table
+from common import DOCS, require, settings, stop, table
 
 if TYPE_CHECKING:
     from cuda_launches import Launch
@@ -137,8 +137,7 @@ def tool(name: str) -> Path:
 
     found = find_nvidia_binary_utility(name)
     if found is None:
-        print(f'kernel_table: needs {name}; run: pip install -c constraints.txt -e ".[ptx]"', file=sys.stderr)
-        sys.exit(2)
+        stop(f'needs {name}; run: pip install -c constraints.txt -e ".[ptx]"')
     return Path(found)
 
 
@@ -402,8 +401,7 @@ def main() -> None:
     tool("ptxas"), tool("nvdisasm")
     environments = chosen.environments or list(ENVIRONMENTS)
     if unknown := set(environments) - set(ENVIRONMENTS):
-        print(f"kernel_table: no environment {min(unknown)!r}; there are: {', '.join(ENVIRONMENTS)}", file=sys.stderr)
-        sys.exit(2)
+        stop(f"no environment {min(unknown)!r}; there are: {', '.join(ENVIRONMENTS)}")
     every = distinct(kernel for name in ENVIRONMENTS for kernel in kernels_of(name))
     order = [(kernel.owner, kernel.name) for kernel in sorted(every, key=lambda kernel: kernel.owner == "learner")]
     known = by_kernel(kept()[1]) if chosen.environments else {}

@@ -37,7 +37,7 @@ import speeds
 from bench import peer_tables
 from campaign import Parts, Values, measure
 from claims import times_to_bar
-from common import DOCS, ROOT, figure, replace, replaced, settings
+from common import DOCS, ROOT, figure, replace, replaced, settings, stop
 from evidence import Raw, quiet
 from exarl import runs as ranks
 from result_tables import TABLES
@@ -198,8 +198,7 @@ def main() -> None:
                 parts = {name: MEASUREMENTS[name].parts() for name in chosen.only if MEASUREMENTS[name].file == file}
                 measure(parts, file, chosen.wait, chosen.minutes, chosen.only if chosen.again else ())
         except UserError as error:  # such as data that are not there
-            print(f"reproduce: {error}", file=sys.stderr)
-            sys.exit(2)
+            stop(error)
 
 
 if __name__ == "__main__":

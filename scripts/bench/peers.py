@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from campaign import Parts, Values, cpu_s, measure, read
-from common import DOCS, ROOT, settings
+from common import DOCS, ROOT, settings, stop
 from peer_work import CAPACITY, WORKS, OffPolicy, versions
 
 from warprun.runs import rundir
@@ -240,8 +240,7 @@ def main() -> None:
     needed = {module for peer in PEERS for module in peer.needs if set(peer.works) & set(chosen.works)}
     missing = sorted(module for module in needed if importlib.util.find_spec(module) is None)
     if missing:
-        print(f"peers: not installed: {', '.join(missing)}; run: pip install -r scripts/bench/requirements.txt", file=sys.stderr)
-        sys.exit(2)
+        stop(f"not installed: {', '.join(missing)}; run: pip install -r scripts/bench/requirements.txt")
     about = {
         "machine": {"processor": rundir.processor(), "cores": os.cpu_count(), **versions()},
         "commit": commit(),
