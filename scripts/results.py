@@ -73,7 +73,11 @@ def thinned(steps: Sequence[float], values: Sequence[float]) -> list[list[float]
 
 
 def comparing(study: str) -> ModuleType | None:
-    """Return the module of scripts/compare with whose name a study begins."""
+    """Return the module of scripts/compare with whose name a study begins.
+
+    It may have `measured(folder)`, the numbers of a run beside those of its records; `references()`, by case the numbers of what needs no
+    run; and `draw(folder)`, which draws the picture of the page with a run.
+    """
     names = [file.stem for file in (Path(__file__).parent / "compare").glob("[a-z]*.py") if study.startswith(file.stem)]
     return import_module(f"compare.{names[0]}") if names else None
 
