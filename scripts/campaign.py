@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import machine
+from common import machine, stop
 
 MOST_LOAD = 0.3
 """Load average of a minute before a measurement."""
@@ -51,7 +50,7 @@ def wait_for_quiet(minutes: float) -> float:
     deadline = time.monotonic() + 60 * minutes
     while (load := os.getloadavg()[0]) >= MOST_LOAD:
         if time.monotonic() > deadline:
-            _stop(f"load average {load:.2f} is not below {MOST_LOAD}: end other programs, or --wait")
+            stop(f"load average {load:.2f} is not below {MOST_LOAD}: end other programs, or --wait")
         time.sleep(5.0)
     return load
 
@@ -101,7 +100,7 @@ def measure(
         own = kept[name]
         missing = [part for part in parts.items() if part[0] not in own["parts"]]
         if missing and any(own.get(key) != value for key, value in about.items()):
-            _stop(f"{name} was begun with {', '.join(str(own.get(key)) for key in about)}: use --again")
+            stop(f"{name} was begun with {', '.join(str(own.get(key)) for key in about)}: use --again")
         if missing:
             load = wait_for_quiet(wait) if load is None else load
             own["load_before"].append(round(load, 2))
@@ -111,8 +110,3 @@ def measure(
             own["parts"][title] = quietly(part)
             print(name, title, {key: value for key, value in own["parts"][title].items() if key != "values"}, flush=True)
             file.write_text(json.dumps(kept) + "\n")
-
-
-def _stop(why: str) -> None:
-    print(f"{Path(sys.argv[0]).stem}: {why}", file=sys.stderr)
-    sys.exit(2)

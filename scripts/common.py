@@ -6,8 +6,6 @@ import argparse
 import importlib.util
 import os
 import platform
-import resource
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +13,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 from warprun.config.compose import compose
 from warprun.config.schema import Config
@@ -25,7 +23,6 @@ from warprun.runs import rundir
 from warprun.runs.build import make_agent, make_training_simulator, prepare, set_up
 
 ROOT = Path(__file__).parents[1]
-Found = TypeVar("Found")
 DOCS = ROOT / "docs"
 
 
@@ -34,9 +31,8 @@ def settings(
 ) -> argparse.Namespace:
     """Return the settings of a command line: `words` in their order, then `--name` for every default.
 
-    A default of False is a switch, a list takes several values, any other default has the type of its setting.
-    A word that ends with * takes the rest of the line. `choices` has the values that a setting may have. Exits with
-    code 2 for a mistake.
+    A default of False is a switch, a list takes several values, any other default has the type of its setting. A word that ends with *
+    takes the rest of the line. `choices` has the values that a setting may have. Exits with code 2 for a mistake.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for word in words:
@@ -54,11 +50,16 @@ def settings(
     return parser.parse_intermixed_args()
 
 
+def stop(why: object) -> NoReturn:
+    """Say why a script cannot do what is asked, and exit with code 2."""
+    print(f"{Path(sys.argv[0]).stem}: {why}", file=sys.stderr)
+    sys.exit(2)
+
+
 def require(module: str, package: str) -> None:
     """Exit with code 2 unless a module is installed, and say which package has it."""
     if importlib.util.find_spec(module) is None:
-        print(f"{Path(sys.argv[0]).stem}: needs {package}; run: pip install {package}", file=sys.stderr)
-        sys.exit(2)
+        stop(f"needs {package}; run: pip install {package}")
 
 
 # Tables and figures ---------------------------------------------------------------------------------------------------
@@ -78,14 +79,18 @@ FIXED = {
 """Agent -> settings in the place of those that follow from the run: those of the tables in docs/configuration.md."""
 
 
-def head(*titles: object) -> str:
-    """Return the first two lines of a table in Markdown."""
-    return f"{row(*titles)}\n{'|---' * len(titles)}|"
-
-
 def table(titles: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     """Return a table in Markdown, with a newline at its end."""
-    return "\n".join([head(*titles), *(row(*cells) for cells in rows)]) + "\n"
+    return "\n".join([row(*titles), f"{'|---' * len(titles)}|", *(row(*cells) for cells in rows)]) + "\n"
+
+
+Columns = Mapping[str, Callable[[Any], object]]
+"""Title -> the cell of a row."""
+
+
+def by_columns(columns: Columns, rows: Iterable[Any]) -> str:
+    """Return a table with a line for each row."""
+    return table(list(columns), [[cell(row) for cell in columns.values()] for row in rows])
 
 
 def replace(page: Path, mark: str, text: str) -> None:
@@ -131,39 +136,12 @@ def described(found: Mapping[str, Any]) -> str:
 # Time -----------------------------------------------------------------------------------------------------------------
 
 
-def timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the seconds of `clock` that a call takes."""
-    began = clock()
-    work()
-    return clock() - began
-
-
 def rate(work: Callable[[], int], seconds: float) -> float:
     """Return how much `work` does per second; it returns how much it did, and is called for `seconds` at least."""
     done, began = 0, time.perf_counter()
     while (spent := time.perf_counter() - began) < seconds:
         done += work()
     return done / spent
-
-
-def in_turn(candidates: Mapping[str, Callable[[], Found]], rounds: int) -> dict[str, list[Found]]:
-    """Return what each candidate measures in each round; all take turns, and meet the same other work of the machine."""
-    found: dict[str, list[Found]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, measure in candidates.items():
-            found[name].append(measure())
-    return found
-
-
-def medians(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the median of each candidate's measurements."""
-    return {name: statistics.median(values) for name, values in found.items()}
-
-
-def children_cpu_s() -> float:
-    """Return the processor time of all processes that this one has waited for, s."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 # Trainings ------------------------------------------------------------------------------------------------------------

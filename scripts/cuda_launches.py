@@ -105,22 +105,12 @@ def recording() -> Iterator[list[Launch]]:
     found: list[Launch] = []
 
     def by_environment(
-        self: cuda_launch.Launcher,
-        name: str,
-        grid: tuple[int, int] | None,
-        arguments: Sequence[object],
-        shared_bytes: int = 0,
+        self: cuda_launch.Launcher, name: str, grid: tuple[int, int] | None, arguments: Sequence[object], shared_bytes: int = 0
     ) -> None:
         chosen = partial(cuda_launch.grid_for, self._plan) if grid is None else partial(_given, grid)
         found.append(Launch(getattr(self._module, name), name, chosen, shared_bytes, tuple(arguments)))
 
-    def by_learner(
-        module: ModuleType,
-        name: str,
-        grid: tuple[int, int],
-        arguments: Sequence[object],
-        shared_bytes: int = 0,
-    ) -> None:
+    def by_learner(module: ModuleType, name: str, grid: tuple[int, int], arguments: Sequence[object], shared_bytes: int = 0) -> None:
         found.append(Launch(getattr(module, name), name, partial(_given, grid), shared_bytes, tuple(arguments)))
 
     with ExitStack() as stack:
@@ -180,12 +170,7 @@ def of_steps(*overrides: str) -> list[Launch]:
     given = parameters(setup.environment, setup.config.env)
     with recording() as found:
         engine = VectorEngine(
-            setup.environment,
-            setup.config.env.name,
-            device=GPU,
-            n_envs=setup.config.n_envs,
-            params=given,
-            tables=setup.tables,
+            setup.environment, setup.config.env.name, device=GPU, n_envs=setup.config.n_envs, params=given, tables=setup.tables
         )
         engine.prepare()
     return found

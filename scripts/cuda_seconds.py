@@ -1,23 +1,18 @@
-"""Processor seconds in which the CUDA kernels of a run compile for sm_90, without a GPU (extra `ptx`), and until K cores have them all.
+"""Processor seconds in which the CUDA kernels of a run compile for sm_90, without a GPU (extra `ptx`).
 
-    python scripts/cuda_seconds.py env=cartpole agent=a2c [--cores K ...]
-
-A run compiles the kernels of its environment while processes beside it compile those of the learner, here the longest first; then all
-share the rest (warprun/kernels/ahead.py). Their start is left out."""
+python scripts/cuda_seconds.py env=cartpole agent=a2c
+"""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
-from common import require, settings, table
+from common import require, settings, stop, table
 
 from warprun.errors import UserError
-from warprun.kernels.ahead import helpers
 from warprun.kernels.without_gpu import compiling_for
 
 
@@ -45,36 +40,23 @@ def seconds_of(kernel: Any, types: Sequence[object]) -> tuple[float, float, floa
     return time.process_time() - began - sum(spent.values()), spent["compile_ir"], spent["complete"]
 
 
-def until_compiled(own: float, others: Sequence[float], cores: int) -> float:
-    """Return the seconds until all is compiled, of a run that compiles for `own` seconds itself before it shares `others`."""
-    free, left = [own] + [0.0] * helpers(cores, on_gpu=True), deque(sorted(others, reverse=True))
-    while left:
-        first = free.index(min(free))
-        free[first] += left.popleft() if first else left.pop()
-    return max(free)
-
-
-def main(overrides: Sequence[str], cores: Sequence[int]) -> None:
+def main(overrides: Sequence[str]) -> None:
     """Compile the kernels and print their times. Raises UserError."""
-    from cuda_launches import of_learner, of_run
+    from cuda_launches import of_run
     from numba import cuda
 
     launches = {(each.kernel.py_func.__module__, each.name, each.types): each for each in of_run(*overrides)}
     seconds_of(cuda.jit(lambda: None), ())  # the first compilation imports the rest of Numba
-    found = [(each, seconds_of(each.kernel, each.types)) for each in launches.values()]
-    rows = [(each.name, *(f"{seconds:.2f}" for seconds in (*spent, sum(spent)))) for each, spent in found]
+    found = [(each.name, *seconds_of(each.kernel, each.types)) for each in launches.values()]
+    rows = [(name, *(f"{seconds:.2f}" for seconds in (*spent, sum(spent)))) for name, *spent in found]
     print(table(("kernel", "Numba, s", "libnvvm, s", "nvJitLink, s", "all, s"), rows))
-    own, others = ([sum(spent) for each, spent in found if of_learner(each) == learner] for learner in (False, True))
-    print(f"all kernels: {sum(own + others):.1f} s")
-    for number in cores:
-        print(f"--cores {number}: {until_compiled(sum(own), others, number):.1f} s")
+    print(f"all kernels: {sum(sum(spent) for _, *spent in found):.1f} s")
 
 
 if __name__ == "__main__":
-    chosen = settings(__doc__, "overrides*", cores=[1, 2, 4])
+    chosen = settings(__doc__, "overrides*")
     require("numba_cuda", "numba-cuda")
     try:
-        main(chosen.overrides, chosen.cores)
+        main(chosen.overrides)
     except UserError as error:
-        print(f"cuda_seconds: {error}", file=sys.stderr)
-        sys.exit(2)
+        stop(error)

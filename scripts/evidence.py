@@ -6,9 +6,12 @@ An interval reaches from the least to the largest value of at least five runs or
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any, NamedTuple
 
+from common import described
 from result_tables import Run, ended
 
 Raw = dict[str, Any]
@@ -28,7 +31,6 @@ class Interval(NamedTuple):
     median: float
     low: float
     high: float
-    runs: int
 
     def text(self, form: str) -> str:
         """Return it as text, with a format for each number."""
@@ -36,7 +38,15 @@ class Interval(NamedTuple):
 
     def scaled(self, by: float) -> Interval:
         """Return it in another unit."""
-        return Interval(by * self.median, by * self.low, by * self.high, self.runs)
+        return Interval(by * self.median, by * self.low, by * self.high)
+
+    def within(self, least: float, most: float) -> bool:
+        """Return whether all of it lies between two numbers."""
+        return least <= self.low and self.high <= most
+
+    def beyond(self, least: float, most: float) -> bool:
+        """Return whether nothing of it lies between two numbers."""
+        return self.high < least or self.low > most
 
 
 class Found(NamedTuple):
@@ -46,9 +56,12 @@ class Found(NamedTuple):
     verdict: str
 
 
+NOTHING = Found("–", NOT_YET)
+
+
 def interval(values: Sequence[float]) -> Interval | None:
     """Return the interval of enough values, else None."""
-    return Interval(statistics.median(values), min(values), max(values), len(values)) if len(values) >= LEAST else None
+    return Interval(statistics.median(values), min(values), max(values)) if len(values) >= LEAST else None
 
 
 def quiet(raw: Raw, name: str, *starts: str) -> dict[str, Any]:
@@ -57,27 +70,19 @@ def quiet(raw: Raw, name: str, *starts: str) -> dict[str, Any]:
     return {title: part["values"] for title, part in parts.items() if part["quiet"] and title.startswith(starts or ("",))}
 
 
+def value_of(values: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """Return the value that is found by keys, one within the other."""
+    return reduce(getitem, keys, values)
+
+
 def of_rounds(raw: Raw, name: str, *keys: str) -> Interval | None:
     """Return the interval over rounds of a value that is found by keys."""
-    found = []
-    for values in quiet(raw, name).values():
-        value: Any = values
-        for key in keys:
-            value = value[key]
-        found.append(value)
-    return interval(found)
+    return interval([value_of(values, keys) for values in quiet(raw, name).values()])
 
 
-def ratios(raw: Raw, name: str, above: tuple[str, ...], below: tuple[str, ...]) -> Interval | None:
+def ratios(raw: Raw, name: str, above: Sequence[str], below: Sequence[str]) -> Interval | None:
     """Return the interval over rounds of the ratio of two values of a round."""
-    found = []
-    for values in quiet(raw, name).values():
-        both: list[Any] = [values, values]
-        for place, keys in enumerate((above, below)):
-            for key in keys:
-                both[place] = both[place][key]
-        found.append(both[0] / both[1])
-    return interval(found)
+    return interval([value_of(values, above) / value_of(values, below) for values in quiet(raw, name).values()])
 
 
 def verdict(shown: bool, opposite: bool) -> str:
@@ -95,9 +100,9 @@ def over_seeds(raw: Raw, study: str, case: str, key: str) -> Interval | None:
     return interval([run[key] for run in kept_runs(raw, study, case) if key in run])
 
 
-def missing(verdict: str = NOT_YET) -> Callable[[Raw], Found]:
+def untestable(raw: Raw) -> Found:
     """Return the answer of a claim that nothing is measured for."""
-    return lambda raw: Found("–", verdict)
+    return Found("–", UNTESTABLE)
 
 
 class Claim(NamedTuple):
@@ -107,3 +112,15 @@ class Claim(NamedTuple):
     text: str
     done: str
     answer: Callable[[Raw], Found]
+
+
+def conditions(raw: Raw, name: str) -> str:
+    """Return where a measurement of scripts/reproduce.py was made, and beside which load."""
+    own = raw["reproduce"][name]
+    parts = own["parts"].values()
+    most = max((part["foreign_cores"] for part in parts if part["quiet"]), default=0.0)
+    return (
+        f"{described(own['machine'])}. Load average before at most "
+        f"{max(own['load_before'])}, other processes at most {most:.2f} of a core; {sum(not part['quiet'] for part in parts)} of "
+        f"{len(parts)} parts not quiet and left out.\n"
+    )

@@ -2,14 +2,13 @@
 
     python scripts/gpu_check.py [--out gpu_report] [--minutes 10] [--device cuda] [PART ...]
 
-in a checkout, after `pip install -c constraints.txt -e ".[cuda13]" pytest pytest-xdist` (or cuda12). First everything
-that the chosen parts measure is compiled, in processes side by side, and beside it run the tests. Then the other parts
-measure, one after the other, each in its share of the time that is left. What has no time left is not begun, the report
-says so, and what was found before is kept. `--device cpu` tries the parts on a machine without a GPU.
+in a checkout, after `pip install -c constraints.txt -e ".[cuda13]" pytest pytest-xdist` (or cuda12). First everything that the chosen parts
+measure is compiled, in processes side by side, and beside it run the tests. Then the other parts measure, one after the other, each in its
+share of the time that is left. What has no time left is not begun, the report says so, and what was found before is kept. `--device cpu`
+tries the parts on a machine without a GPU.
 
-It writes gpu_report.md, gpu_report.json (a raw file of scripts/reproduce.py) and gpu_report.zip, which has both, the
-output of all commands and the records of runs. Exit code 0: passed, or there is no GPU; 1: a part failed; 2: the
-installation is incomplete.
+It writes gpu_report.md, gpu_report.json (a raw file of scripts/reproduce.py) and gpu_report.zip, which has both, the output of all commands
+and the records of runs. Exit code 0: passed, or there is no GPU; 1: a part failed; 2: the installation is incomplete.
 """
 
 from __future__ import annotations

@@ -291,46 +291,27 @@ def training(turn: Turn) -> Found:
         if found.take(name, run.result()):
             status = json.loads((machine.work / "runs" / name.replace(" ", "_") / "status.json").read_text())
             found.data.append({"work": name} | {key: status.get(key) for key in ("state", "eval", "env_steps", "wall_s")})
-    found.texts.insert(0, _tables().trainings(found.data))
+    found.texts.insert(0, _tables().by_columns(_tables().TRAININGS, found.data))
     return found
 
 
-def _measure(turn: Turn, part: str, what: str = "bench") -> Found:
-    """Measure the works of a part in a process; what it has found counts if it does not end in time."""
-    found, works = Found([]), WORKS[part]
-    if names := _chosen(turn, found, works):
-        ran = turn.run(part, turn.work(what, {name: works[name] for name in names}), STARTS_S)
-        order = list(works)
-        found.data = sorted(found.rows(part, ran), key=lambda row: (order.index(row["work"]), row["n_envs"]))
-    return found
+def measured(part: str, written: Callable[[Any, list[Row]], str], what: str = "bench") -> Callable[[Turn], Found]:
+    """Return what measures the works of a part in a process, and writes its tables; what it has found counts if it does not end in time."""
+
+    def measure(turn: Turn) -> Found:
+        found, works = Found([]), WORKS[part]
+        if names := _chosen(turn, found, works):
+            ran = turn.run(part, turn.work(what, {name: works[name] for name in names}), STARTS_S)
+            order = list(works)
+            found.data = sorted(found.rows(part, ran), key=lambda row: (order.index(row["work"]), row["n_envs"]))
+        found.texts.insert(0, written(_tables(), found.data))
+        return found
+
+    return measure
 
 
-def bench(turn: Turn) -> Found:
-    """Measure throughput by number of environments."""
-    found = _measure(turn, "bench")
-    found.texts.insert(0, _tables().throughput(found.data))
-    return found
-
-
-def steady(turn: Turn) -> Found:
-    """Measure gradient steps of agents that learn from replay, and with memory, after their warm-up."""
-    found = _measure(turn, "steady")
-    found.texts.insert(0, _tables().gradient_steps(found.data))
-    return found
-
-
-def profile(turn: Turn) -> Found:
-    """Find the time of every kernel of an iteration, and the most memory."""
-    found = _measure(turn, "profile", "profile")
-    found.texts[:0] = [f"{row['n_envs']:,} environments, {row['plan']}\n\n{_tables().iteration(row)}" for row in found.data]
-    return found
-
-
-def curves(turn: Turn) -> Found:
-    """Measure the time of training to a solved evaluation, by number of environments."""
-    found = _measure(turn, "curves", "curves")
-    found.texts.insert(0, _tables().times(found.data))
-    return found
+def _iterations(tables: Any, rows: list[Row]) -> str:
+    return "\n\n".join(f"{row['n_envs']:,} environments, {row['plan']}\n\n{tables.iteration(row)}" for row in rows)
 
 
 def ncu(turn: Turn) -> Found:
@@ -350,7 +331,7 @@ def ncu(turn: Turn) -> Found:
             found.data.append({"kernel": kernel, "n_envs": profiled.data[-1]["n_envs"], **values})
         else:  # mostly for want of permission, which is no fault of warprun
             found.cut[kernel] = ran.why or next((line for line in ran.output.splitlines() if "ERROR" in line), "nothing was read")
-    found.texts.insert(0, _tables().counters(found.data))
+    found.texts.insert(0, _tables().by_columns(_tables().COUNTERS, found.data))
     return found
 
 
@@ -399,10 +380,10 @@ BESIDE = {"compile": Part(compile_all, 205), "tests": Part(tests, 205)}
 ALONE = {
     "versions": Part(versions, 5),
     "training": Part(training, 30),
-    "bench": Part(bench, 155),
-    "steady": Part(steady, 35),
-    "profile": Part(profile, 30),
-    "curves": Part(curves, 50),
+    "bench": Part(measured("bench", lambda tables, rows: tables.throughput(rows)), 155),
+    "steady": Part(measured("steady", lambda tables, rows: tables.by_columns(tables.STEADY, rows)), 35),
+    "profile": Part(measured("profile", _iterations, "profile"), 30),
+    "curves": Part(measured("curves", lambda tables, rows: tables.times(rows), "curves"), 50),
     "ncu": Part(ncu, 45),
     "peers": Part(peers, 45),
 }

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import DOCS, table
+from common import DOCS, Columns, by_columns, stop, table
 from evidence import Interval, interval
 
 Row = dict[str, Any]
@@ -41,8 +40,7 @@ def keep(file: Path) -> None:
         card = [report, *(json.loads(kept.read_text()) if kept.exists() else [])]
         list(places({name: card}))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        print(f"{file}: is no report of scripts/gpu_check.py on a GPU ({type(error).__name__}: {error})", file=sys.stderr)
-        sys.exit(2)
+        stop(f"{file} is no report of scripts/gpu_check.py on a GPU ({type(error).__name__}: {error})")
     kept.write_text(json.dumps(card, indent=1) + "\n")
 
 
@@ -87,18 +85,33 @@ def throughput(bench: Iterable[Mapping[str, Any]], peers: Iterable[Mapping[str, 
     return table(titles, cells)
 
 
-def gradient_steps(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the table of agents that learn from replay, and of memory."""
-    cells = [
-        (
-            row["work"] + row.get("of", ""),
-            f"{row['n_envs']:,}" if row["n_envs"] else "",
-            f"{row['gradient_steps_per_s']:,.0f}",
-            millions(row, "training"),
-        )
-        for row in rows
-    ]
-    return table(("work", "environments", "gradient steps/s", "million environment steps/s"), cells)
+def titled_work(row: Mapping[str, Any]) -> str:
+    """Return the work of a row, and the commit if an older report has measured it."""
+    return str(row["work"]) + row.get("of", "")
+
+
+STEADY: Columns = {
+    "work": titled_work,
+    "environments": lambda row: f"{row['n_envs']:,}" if row["n_envs"] else "",
+    "gradient steps/s": lambda row: f"{row['gradient_steps_per_s']:,.0f}",
+    "million environment steps/s": lambda row: millions(row, "training"),
+}
+"""Of agents that learn from replay, and of memory."""
+TRAININGS: Columns = {
+    "run": titled_work,
+    "state": lambda row: row["state"],
+    "eval return": lambda row: "" if row.get("eval") is None else f"{row['eval']:.1f}",
+    "env steps": lambda row: f"{row['env_steps']:,}" if row.get("env_steps") else "",
+    "wall s": lambda row: f"{row['wall_s']:.0f}",
+}
+COUNTERS: Columns = {
+    "kernel": lambda row: f"`{row['kernel']}`" + row.get("of", ""),
+    "environments": lambda row: f"{row['n_envs']:,}",
+    "duration": lambda row: row.get("duration", ""),
+    "registers of a thread": lambda row: row.get("registers", ""),
+    **{f"{key}, %": lambda row, key=key: row.get(key, "") for key in ("occupancy", "compute", "memory")},
+}
+"""What Nsight Compute reads of kernels."""
 
 
 def times(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -112,16 +125,6 @@ def times(rows: Iterable[Mapping[str, Any]]) -> str:
             shown = (f"{middle:.3g} ({least:.3g} to {most:.3g})", f"{steps:,}")
         cells.append((row["work"], f"{row['n_envs']:,}", *shown, f"{len(solved)} of {len(row['s'])}"))
     return table(("environment", "environments", "s of training to solve it", "env steps", "seeds that solve it"), cells)
-
-
-def trainings(runs: Iterable[Mapping[str, Any]]) -> str:
-    """Return the table of runs: how each ended, after which time."""
-    cells = []
-    for run in runs:
-        evaluated, steps = run.get("eval"), run.get("env_steps")
-        shown = ("" if evaluated is None else f"{evaluated:.1f}", f"{steps:,}" if steps else "", f"{run['wall_s']:.0f}")
-        cells.append((run["work"] + run.get("of", ""), run["state"], *shown))
-    return table(("run", "state", "eval return", "env steps", "wall s"), cells)
 
 
 def iteration(profile: Mapping[str, Any]) -> str:
@@ -143,21 +146,6 @@ def iteration(profile: Mapping[str, Any]) -> str:
     )
     titles = ("kernel", "launches", "µs", *(["µs expected of it"] if expected else []))
     return table(titles, [row[: len(titles)] for row in cells])
-
-
-def counters(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the table of what Nsight Compute reads of kernels."""
-    shown = {
-        "duration": "duration",
-        "registers": "registers of a thread",
-        "occupancy": "occupancy, %",
-        "compute": "compute, %",
-        "memory": "memory, %",
-    }
-    return table(
-        ("kernel", "environments", *shown.values()),
-        [(f"`{row['kernel']}`" + row.get("of", ""), f"{row['n_envs']:,}", *(row.get(key, "") for key in shown)) for row in rows],
-    )
 
 
 def about(report: Report) -> str:
@@ -204,11 +192,11 @@ def places(cards: Mapping[str, Card]) -> Iterator[tuple[Path, str, str]]:
     """Yield page, mark and text of every table of the docs."""
     for mark, part, write in (
         ("gpu throughput", "bench", lambda card: throughput(found(card, "bench"), found(card, "peers"))),
-        ("gpu steps", "steady", lambda card: gradient_steps(found(card, "steady"))),
-        ("gpu trainings", "training", lambda card: trainings(found(card, "training"))),
+        ("gpu steps", "steady", lambda card: by_columns(STEADY, found(card, "steady"))),
+        ("gpu trainings", "training", lambda card: by_columns(TRAININGS, found(card, "training"))),
         ("gpu iteration", "profile", lambda card: iteration(found(card, "profile")[0])),
         ("gpu times", "curves", lambda card: times(found(card, "curves"))),
-        ("gpu counters", "ncu", lambda card: counters(found(card, "ncu"))),
+        ("gpu counters", "ncu", lambda card: by_columns(COUNTERS, found(card, "ncu"))),
     ):
         yield PAGE, mark, "".join(titled(card, write(card)) for card in cards.values() if found(card, part))
     yield PAGE, "gpu machines", "".join(f"- {about(report)}" for card in cards.values() for report in card)

@@ -2,9 +2,8 @@
 
     python scripts/gpu_work.py compile|bench|profile|curves|iterate UNTIL WORKS
 
-WORKS is JSON, {name: [overrides, numbers of environments]}. The small numbers of all works come first, so that each has
-something if time ends. What would not end before UNTIL (seconds since 1970) does not begin, and a
-line says so.
+WORKS is JSON, {name: [overrides, numbers of environments]}. The small numbers of all works come first, so that each has something if time
+ends. What would not end before UNTIL (seconds since 1970) does not begin, and a line says so.
 
 - compile: all that `bench` needs.
 - bench: what `warprun bench` measures, and gradient steps per second.

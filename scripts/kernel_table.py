@@ -2,14 +2,13 @@
 
     python scripts/kernel_table.py [ENVIRONMENT ...] [--jobs N] [--write]
 
-compiles the kernels of the environments that warprun ships, stepwise and in fused rollouts, and those of the learners
-(extra `ptx`). Numba makes them as it does on a card: libnvvm compiles a kernel for the card's architecture, and
-nvJitLink optimises it once more when it links it. What comes out of that as PTX goes through `ptxas` of the same
-version, which says what the kernel takes, and whose code has the instructions that nvJitLink makes; `nvdisasm` lists
-them.
+compiles the kernels of the environments that warprun ships, stepwise and in fused rollouts, and those of the learners (extra `ptx`). Numba
+makes them as it does on a card: libnvvm compiles a kernel for the card's architecture, and nvJitLink optimises it once more when it links
+it. What comes out of that as PTX goes through `ptxas` of the same version, which says what the kernel takes, and whose code has the
+instructions that nvJitLink makes; `nvdisasm` lists them.
 
-`--write` keeps all in docs/benchmarks/kernels.json, with what is kept of environments that are not named;
-`python scripts/reproduce.py --write` puts the table into its page. Exit code 1: a kernel is beyond a limit (`problems`)."""
+`--write` keeps all in docs/benchmarks/kernels.json, with what is kept of environments that are not named. scripts/reproduce.py has the
+page. Exit code 1: a kernel is beyond a limit (`problems`)."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from common import DOCS, require, settings, table
+from common import DOCS, require, settings, stop, table
 
 if TYPE_CHECKING:
     from cuda_launches import Launch
@@ -64,15 +63,14 @@ class Card(NamedTuple):
     example: str
 
     @property
-    def architecture(self) -> str:
-        """Name for the tools, as Numba gives it: from 9.0 on with the instructions that only this architecture has."""
-        major, minor = self.capability
-        return f"sm_{major}{minor}{self.suffix}"
+    def named(self) -> tuple[int, int, str]:
+        """Major, minor and suffix, as Numba gives it: from 9.0 on with the instructions that only this architecture has."""
+        return (*self.capability, "a" if self.capability >= (9, 0) else "")
 
     @property
-    def suffix(self) -> str:
-        """The end of the name."""
-        return "a" if self.capability >= (9, 0) else ""
+    def architecture(self) -> str:
+        """Name for the tools."""
+        return "sm_{}{}{}".format(*self.named)
 
 
 KIB = 1024
@@ -116,26 +114,20 @@ def resident(card: Card, registers: int, threads: int, shared: int) -> int:
 # Compiling ------------------------------------------------------------------------------------------------------------
 
 
-class Code(NamedTuple):
-    """A kernel for an architecture: what the assembler says of it, and its instructions."""
-
-    registers: int
-    stack: int
-    """Bytes of a thread, as are the spills."""
-    spill_stores: int
-    spill_loads: int
-    shared: int
-    """Bytes of static shared memory of a block."""
-    instructions: dict[str, int]
-    """Group of MIX -> how many; "all": every one."""
-
-
 MIX = {
     "float64": r"D(?:FMA|ADD|MUL|SETP|MNMX)|MUFU\.\w*64H?|\w+\.F64|\w+\.\w+\.F64",
     "local": r"LDL|STL",
     "atomic": r"ATOM|ATOMS|ATOMG|RED|REDG",
 }
 """What no kernel, or few, should have -> pattern of the beginning of an instruction, up to a dot or its end."""
+SAID = {
+    "registers": "registers",
+    "stack": "bytes stack frame",
+    "spill_stores": "bytes spill stores",
+    "spill_loads": "bytes spill loads",
+    "static": "bytes smem",
+}
+"""Field of a row -> what `ptxas` calls it."""
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 
 
@@ -145,8 +137,7 @@ def tool(name: str) -> Path:
 
     found = find_nvidia_binary_utility(name)
     if found is None:
-        print(f'kernel_table: needs {name}; run: pip install -c constraints.txt -e ".[ptx]"', file=sys.stderr)
-        sys.exit(2)
+        stop(f'needs {name}; run: pip install -c constraints.txt -e ".[ptx]"')
     return Path(found)
 
 
@@ -165,9 +156,9 @@ def library(launch: Launch) -> Any:
         return dispatcher._Kernel(launch.kernel.py_func, launch.types, **launch.kernel.targetoptions).library
 
 
-def assembled(launch: Launch, card: Card) -> Code:
-    """Return what the assembler makes of a kernel, which libnvvm and nvJitLink have optimised for the card."""
-    ptx = str(library(launch).get_lto_ptx((*card.capability, card.suffix))).rstrip("\0")
+def assembled(launch: Launch, card: Card) -> dict[str, Any]:
+    """Return what a row has of the code that the assembler makes of a kernel, which libnvvm and nvJitLink have optimised for the card."""
+    ptx = str(library(launch).get_lto_ptx(card.named)).rstrip("\0")
     most_registers = launch.kernel.targetoptions.get("max_registers")
     with tempfile.TemporaryDirectory() as folder:
         source, code = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
@@ -177,11 +168,8 @@ def assembled(launch: Launch, card: Card) -> Code:
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         listing = disassembled(code)
 
-    def largest(what: str) -> int:
-        return max((int(number) for number in re.findall(rf"(\d+) {what}", said)), default=0)
-
-    numbers = map(largest, ("registers", "bytes stack frame", "bytes spill stores", "bytes spill loads", "bytes smem"))
-    return Code(*numbers, mix(listing))
+    numbers = {key: max(map(int, re.findall(rf"(\d+) {what}", said)), default=0) for key, what in SAID.items()}
+    return {**numbers, "instructions": mix(listing)}
 
 
 def disassembled(cubin: Path) -> str:
@@ -217,11 +205,13 @@ class Row(NamedTuple):
     """Bytes of dynamic shared memory of a block."""
     registers: int
     stack: int
+    """Bytes of a thread, as are the spills."""
     spill_stores: int
     spill_loads: int
     static: int
     """Bytes of static shared memory of a block."""
     instructions: dict[str, int]
+    """Group of MIX -> how many; "all": every one."""
 
     @property
     def card(self) -> Card:
@@ -256,9 +246,8 @@ ENVIRONMENTS = {
     "tag_gridworld": ("agent=ppo", "agent=dqn"),
     "tag_continuous": ("agent=ppo",),
 }
-"""Environment -> runs whose networks kernels compute, with the settings that a run has. Every way to draw actions is
-there for one environment of each kind. Tuned policies of the T-maze have memory and those of Gray-Scott convolutions,
-so torch computes them."""
+"""Environment -> runs whose networks kernels compute, with the settings that a run has. Every way to draw actions is there for one
+environment of each kind. Tuned policies of the T-maze have memory and those of Gray-Scott convolutions, so torch computes them."""
 VARIANTS = {"cartpole": "env.randomize.length=[0.3,0.7] env.on_nan=reset"}
 """Environment -> settings with which its kernels do more."""
 OFF_POLICY = ("dqn", "ddpg", "td3", "sac")
@@ -331,8 +320,8 @@ def rows_of(kernel: Kernel, cards: tuple[Card, ...] = CARDS) -> list[Row]:
     found = []
     for card in cards:
         code = assembled(kernel.launch, card)
-        blocks, threads = kernel.launch.grid(most_threads(code.registers))
-        found.append(Row(*kernel[:3], card.architecture, blocks, threads, kernel.launch.shared, *code))
+        blocks, threads = kernel.launch.grid(most_threads(code["registers"]))
+        found.append(Row(*kernel[:3], card.architecture, blocks, threads, kernel.launch.shared, **code))
     return found
 
 
@@ -412,8 +401,7 @@ def main() -> None:
     tool("ptxas"), tool("nvdisasm")
     environments = chosen.environments or list(ENVIRONMENTS)
     if unknown := set(environments) - set(ENVIRONMENTS):
-        print(f"kernel_table: no environment {min(unknown)!r}; there are: {', '.join(ENVIRONMENTS)}", file=sys.stderr)
-        sys.exit(2)
+        stop(f"no environment {min(unknown)!r}; there are: {', '.join(ENVIRONMENTS)}")
     every = distinct(kernel for name in ENVIRONMENTS for kernel in kernels_of(name))
     order = [(kernel.owner, kernel.name) for kernel in sorted(every, key=lambda kernel: kernel.owner == "learner")]
     known = by_kernel(kept()[1]) if chosen.environments else {}

@@ -32,15 +32,7 @@ def play(entropy_coef: float) -> dict[str, Any]:
     device, params = Device("cpu", "the game is small"), MATCHING_PENNIES.params()
     agent = build("ppo", MATCHING_PENNIES, n_envs=64, seed=SEED, fused=True, horizon=HORIZON, entropy_coef=entropy_coef)
     sizes = {"n_envs": 64, "horizon": HORIZON, "threads": 1}
-    engine = KernelEngine(
-        MATCHING_PENNIES,
-        "matching_pennies",
-        device=device,
-        seed=SEED,
-        params=params,
-        networks=agent.networks(),
-        **sizes,
-    )
+    engine = KernelEngine(MATCHING_PENNIES, "matching_pennies", device=device, seed=SEED, params=params, networks=agent.networks(), **sizes)
     engine.prepare()
     shown = []
     for rollout in range(1, ROLLOUTS[-1] + 1):

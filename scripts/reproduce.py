@@ -11,52 +11,46 @@ goes on after an interruption; with --minutes no part starts after that time. Be
 fall below 0.3 within --wait minutes. A part beside which other processes used more than a tenth of a core is repeated,
 three times at most, and then kept as not quiet: the page does not count it. --list prints the parts and expected times.
 
---write puts the tables into their pages. --gpu adds a report of scripts/gpu_check.py to docs/benchmarks/gpu_CARD.json, and then writes
-them, too. --check recomputes them, prints what differs, and exits with code 1 if something does.
+--write puts the tables into their pages, and numbers of lines into docs/architecture.md. --gpu adds a report of scripts/gpu_check.py to
+docs/benchmarks/gpu_CARD.json, and then writes them, too. --check recomputes all, prints what differs, and exits with code 1 then.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import claims
-import claims_exarl
 import defaults_tables
 import gpu_tables
 import kernel_table
 import mixed_equilibrium
 import scale
+import source_tables
+import speed_tables
+import speeds
 from bench import peer_tables
 from campaign import Parts, Values, measure
-from claims_warpsci import times_to_bar
-from common import DOCS, ROOT, figure, replaced, settings, training_of
+from claims import times_to_bar
+from common import DOCS, ROOT, figure, replace, replaced, settings, stop
 from evidence import Raw, quiet
 from exarl import runs as ranks
 from result_tables import TABLES
-from startup import times as startups
+from speeds import SIZES
 
-from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.report.style import COLORS
-from warprun.runs.bench import bench
-from warprun.runs.evaluation import Evaluator
 
 KEPT = DOCS / "benchmarks" / "reproduce.json"
 PAGE = DOCS / "reproductions.md"
 ROUNDS = 6
 """The least and the largest of six values hold the median with a chance of 97 %."""
 SEEDS = 8
-SIZES = (10, 100, 1000, 10_000)
 
 
 class Measurement(NamedTuple):
@@ -65,70 +59,16 @@ class Measurement(NamedTuple):
     parts: Callable[[], Parts]
     minutes: int
     """About how long all parts take on two quiet cores."""
+    file: Path = KEPT
 
 
 # Measurements ---------------------------------------------------------------------------------------------------------
 
 
-def learning_curve(env: str, n_envs: int, seed: int, seconds: float = 4.0, points: int = 40) -> Values:
-    """Train as in figures 2b and 2c, with evaluations spaced evenly in the logarithm of time.
-
-    The clock counts rollouts and updates only, so evaluations cost nothing. A training before it loads all kernels.
-    """
-    given = (f"experiment=warpsci_{env}", f"n_envs={n_envs}", "device=cpu")
-    training_of(*given).take(3 * 16 * n_envs)
-    run = training_of(*given, f"seed={seed}")
-    due = [0.005 * (seconds / 0.005) ** (i / (points - 1)) for i in range(points)]
-    spent, steps, curve = 0.0, 0, []
-    with closing(Evaluator(run.setup, run.agent, 100, 1000 + seed)) as evaluator:
-        while due:
-            began = time.perf_counter()
-            steps += run.iterate()
-            spent += time.perf_counter() - began
-            if spent >= due[0]:
-                (mean,) = evaluator.play(greedy=True).mean_return.values()
-                curve.append((round(spent, 5), steps, round(mean, 3)))
-                due = [moment for moment in due if moment > spent]
-    bar = float(run.config.env.solved_at or math.inf)
-    reached = next((point for point in curve if point[2] >= bar), None)
-    return {"bar": bar, "s": reached[0] if reached else None, "env_steps": reached[1] if reached else None, "curve": curve}
-
-
 def warpsci_2bc() -> Parts:
     """Return a part for every environment, number of environments and seed; the numbers take turns."""
     cases = [(env, size, seed) for seed in range(SEEDS) for env in ("cartpole", "acrobot") for size in SIZES]
-    return {f"{env} {size} seed={seed}": partial(learning_curve, env, size, seed) for env, size, seed in cases}
-
-
-def speeds() -> Values:
-    """Return million steps per second of simulation, rollout and training with two threads."""
-    plain = ["agent.normalize_obs=false", "agent.normalize_reward=false", "device=cpu"]
-    settings_of = {
-        "cartpole a2c": (["env=cartpole", "agent=a2c", *plain], SIZES),
-        "acrobot a2c": (["env=acrobot", "agent=a2c", "tuned=none", "agent.horizon=16", *plain], SIZES),
-        "cartpole ppo": (["env=cartpole", "agent=ppo", *plain], SIZES[-1:]),
-        "catalysis a2c": (["experiment=catalysis_published", "env.scenario=er1", "agent.horizon=64", "device=cpu"], (2000,)),
-    }
-    found = {}
-    for name, (overrides, sizes) in settings_of.items():
-        for measured in bench([compose([*overrides, f"n_envs={size}"]) for size in sizes], (2,)):
-            rates = (measured.simulation_steps_per_s, measured.rollout_steps_per_s, measured.training_steps_per_s)
-            kinds = zip(("simulation", "rollout", "training"), rates, strict=True)
-            found[f"{name} {measured.n_envs}"] = {kind: round((rate or math.nan) / 1e6, 4) for kind, rate in kinds}
-    return found
-
-
-def exchange() -> Values:
-    """Return million steps per second of an actor and a learner, of rollouts and of updates alone, and the share of the slower of these."""
-    cartpoles = ("env=cartpole", "agent=a2c", "agent.advantage=vtrace", "agent.horizon=16", "n_envs=10000")
-    (found,) = bench([compose([*cartpoles, "tuned=none", "device=cpu"])], (1,))
-    rollouts, training = found.rollout_steps_per_s / 1e6, found.training_steps_per_s / 1e6
-    updates = 1.0 / (1.0 / training - 1.0 / rollouts)
-    rows = ranks.train(2, *cartpoles, "concurrency=rma", "max_minutes=0.3", "total_steps=1e12", "log.every=1s")
-    first, last = rows[len(rows) // 2 - 1], rows[-2]  # the last one includes the final evaluation
-    both = (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"]) / 1e6
-    measured = {"rollouts": rollouts, "updates": updates, "both": both, "share": both / min(rollouts, updates)}
-    return {name: round(value, 4) for name, value in measured.items()}
+    return {f"{env} {size} seed={seed}": partial(speeds.learning_curve, env, size, seed) for env, size, seed in cases}
 
 
 def rounds_of(measured: Callable[[], Values]) -> Parts:
@@ -136,9 +76,11 @@ def rounds_of(measured: Callable[[], Values]) -> Parts:
     return {f"round {i}": measured for i in range(ROUNDS)}
 
 
-def rounds_by(module: str, function: str) -> Parts:
-    """Return a part for every round of a function of a module, which is imported as the first one begins."""
-    return rounds_of(lambda: dict(getattr(import_module(module), function)()))
+def loops() -> Values:
+    """Return the speeds of environments with loops; they are in tests/, which only a checkout has."""
+    from bench.loops import speeds
+
+    return speeds()
 
 
 def exarl() -> Parts:
@@ -147,16 +89,17 @@ def exarl() -> Parts:
 
 
 MEASUREMENTS = {
-    "throughput": Measurement(partial(rounds_of, speeds), 6),
-    "limit": Measurement(partial(rounds_by, "bench.limit", "shares"), 3),
-    "startup": Measurement(partial(rounds_of, startups), 3),
-    "loops": Measurement(partial(rounds_by, "bench.loops", "speeds"), 3),
-    "actors": Measurement(partial(rounds_of, exchange), 5),
+    "throughput": Measurement(partial(rounds_of, speeds.throughput), 6),
+    "limit": Measurement(partial(rounds_of, speeds.limit), 3),
+    "startup": Measurement(partial(rounds_of, speeds.startup), 3),
+    "loops": Measurement(partial(rounds_of, loops), 3),
+    "actors": Measurement(partial(rounds_of, speeds.exchange), 5),
     "equilibrium": Measurement(mixed_equilibrium.parts, 1),
-    "covid_speed": Measurement(partial(rounds_by, "covid_speed", "speeds"), 8),
+    "covid_speed": Measurement(partial(rounds_of, speeds.covid), 8),
     "warpsci_2bc": Measurement(warpsci_2bc, 12),
-    "exarl_inference": Measurement(partial(rounds_by, "exarl.runs", "inference"), 15),
+    "exarl_inference": Measurement(partial(rounds_of, ranks.inference), 15),
     "exarl": Measurement(exarl, 90),
+    **{name: Measurement(partial(scale.parts, name), 2, scale.KEPT) for name in scale.CURVES},
 }
 
 
@@ -198,16 +141,15 @@ def places(kept: Raw) -> Iterator[tuple[Path, str, str]]:
     yield PAGE, "claims", claims.table_of(kept)
     drawn = len(times_to_bar(kept, "acrobot")) == len(SIZES)
     yield PAGE, "figures", f"![{CAPTION}](figures/{FIGURE.name})\n\n" if drawn else ""
-    for each in claims.SPEEDS:
+    for each in speed_tables.SPEEDS:
         yield *each.place, each.table(kept)
-    yield DOCS.parent / "README.md", "speeds", claims.first_sentence(kept) + gpu_tables.sentence(kept["gpu"])
-    yield DOCS / "performance.md", "c program", claims.limit_sentence(kept)
-    yield DOCS / "benchmarks" / "throughput.md", "limit", claims.limit_of(kept)
-    yield DOCS / "benchmarks" / "exarl.md", "exarl runs", claims_exarl.of_page(kept)
+    yield DOCS.parent / "README.md", "speeds", speed_tables.first_sentence(kept) + gpu_tables.sentence(kept["gpu"])
+    yield DOCS / "performance.md", "c program", speed_tables.limit_sentence(kept)
+    yield DOCS / "benchmarks" / "exarl.md", "exarl runs", claims.of_ranks(kept)
     yield from scale.places()
+    yield from source_tables.places()
     yield from gpu_tables.places(kept["gpu"])
     yield kernel_table.PAGE, "kernels", kernel_table.of_page(kernel_table.kept()[1])
-    yield DOCS / "benchmarks" / "throughput.md", "startup", claims.startup_of(kept)
     yield from peer_tables.of_pages(kept["peers"])
     yield DOCS / "agents.md", "equilibrium", mixed_equilibrium.of_page(quiet(kept, "equilibrium"))
     for mark, text in defaults_tables.of_page():
@@ -225,7 +167,8 @@ def differences() -> list[str]:
             old = re.findall(rf"<!-- {mark} -->\n(.*?)<!-- end -->", shown, flags=re.DOTALL)[0].splitlines()
             wrong = [line for line in old if line not in text.splitlines()] or ["a line is missing"]
             found.append(f"{page.relative_to(ROOT)}, {mark}: {wrong[0]}")
-    return found
+    walk = source_tables.WALK.read_text()
+    return found + ["docs/architecture.md: a line has another number"] * (source_tables.numbered(walk) != walk)
 
 
 def main() -> None:
@@ -240,7 +183,8 @@ def main() -> None:
         if chosen.gpu:
             gpu_tables.keep(Path(chosen.gpu))
         for page, mark, text in places(raw()):
-            page.write_text(replaced(page.read_text(), mark, text))
+            replace(page, mark, text)
+        source_tables.WALK.write_text(source_tables.numbered(source_tables.WALK.read_text()))
         if len(times_to_bar(raw(), "acrobot")) == len(SIZES):
             draw(raw())
     elif chosen.check:
@@ -250,11 +194,11 @@ def main() -> None:
         sys.exit(bool(wrong))
     else:
         try:
-            parts = {name: MEASUREMENTS[name].parts() for name in chosen.only}
-            measure(parts, KEPT, chosen.wait, chosen.minutes, chosen.only if chosen.again else ())
+            for file in dict.fromkeys(MEASUREMENTS[name].file for name in chosen.only):
+                parts = {name: MEASUREMENTS[name].parts() for name in chosen.only if MEASUREMENTS[name].file == file}
+                measure(parts, file, chosen.wait, chosen.minutes, chosen.only if chosen.again else ())
         except UserError as error:  # such as data that are not there
-            print(f"reproduce: {error}", file=sys.stderr)
-            sys.exit(2)
+            stop(error)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import DOCS, table
+from common import DOCS, by_columns, table
 
 from warprun.config.compose import compose
 from warprun.config.schema import sized
@@ -52,7 +52,7 @@ def rows_of(kept: Kept, bars: Mapping[str, float]) -> Iterator[Row]:
 
 def of_cases(columns: Mapping[str, Cell], bars: Mapping[str, float] | None = None) -> Callable[[Kept], str]:
     """Return what makes a table with a line for each case; `columns`: title -> cell."""
-    return lambda kept: table(list(columns), [[cell(row) for cell in columns.values()] for row in rows_of(kept, bars or {})])
+    return lambda kept: by_columns(columns, rows_of(kept, bars or {}))
 
 
 # Cells ----------------------------------------------------------------------------------------------------------------
@@ -98,10 +98,29 @@ def ranked(place: Callable[[int], int]) -> Cell:
     return lambda row: with_error(sorted(row.runs, key=lambda run: run["last/return"])[place(len(row.runs))]) if row.runs else ""
 
 
-def mean_of_seeds(row: Row) -> str:
-    """Return the mean of the returns over seeds with its 95 % interval, by the bootstrap of `warprun report`."""
-    found = interval(np.array([run["last/return"] for run in row.runs]), mean)
-    return f"{found.value:.1f} [{found.low:.1f}, {found.high:.1f}]"
+def mean_of_seeds(runs: Sequence[Run], key: str, form: str) -> str:
+    """Return the mean of a measure over seeds with its 95 % interval, by the bootstrap of `warprun report`."""
+    found = interval(np.array([run[key] for run in runs]), mean)
+    return f"{found.value:{form}} [{found.low:{form}}, {found.high:{form}}]"
+
+
+def of_episodes(run: Run, form: str) -> str:
+    """Return the mean return of a controller that is not trained, with its 95 % error over episodes."""
+    return f"{run['return']:{form}} ± {1.96 * run['stderr']:{form}}"
+
+
+def means(runs: Sequence[Run], measures: Sequence[tuple[str, float, str]], prefix: str = "") -> list[str]:
+    """Return a cell for each measure (key, factor, format): the mean over runs, and the least and the largest of several.
+
+    It is empty if a run lacks the measure. A factor of 100 makes per cent.
+    """
+    cells = []
+    for key, factor, form in measures:
+        known = [factor * run[f"{prefix}{key}"] for run in runs if run[f"{prefix}{key}"] is not None]
+        shown = f"{statistics.mean(known):{form}}" if known else ""
+        several = f" ({min(known):{form}} to {max(known):{form}})" if len(known) > 1 else ""
+        cells.append(shown + several + " %" * (factor == 100) if len(known) == len(runs) else "")
+    return cells
 
 
 CASE: Cell = lambda row: row.case  # noqa: E731 - beside the other cells
@@ -188,7 +207,7 @@ JUDGED = {
 COMPETING = {
     "agent, library": CASE,
     "env steps": number("env_steps", max, ",.0f"),
-    "return, mean over seeds [95 %]": mean_of_seeds,
+    "return, mean over seeds [95 %]": lambda row: mean_of_seeds(row.runs, "last/return", ".1f"),
     "mean return of every seed, 200 fresh episodes": EVERY_SEED,
     "processor s, median": number("cpu_s", middle, ".0f"),
 }
@@ -278,15 +297,17 @@ COVID_POLICIES = (
 )
 
 
-def of_policies(kept: Kept) -> str:
-    """Return the table of the returns of policies of the COVID-19 economy, a line for each case and policy."""
-    titles = (*COVID_GROUPS, "payments")
-    rows = [
-        [row.case, policy, *(ranged(f"{policy}/{title}", ".1f")(row) for title in titles), row.seeds]
-        for row in rows_of(kept, {})
-        for policy in COVID_POLICIES
-    ]
-    return table(["settings", "policy", *titles, "seeds"], rows)
+def of_parts(titles: Sequence[str], parts: Mapping[str, Sequence[str]], measures: Mapping[str, tuple[str, str]]) -> Callable[[Kept], str]:
+    """Return what makes a table with a line for each part of each case.
+
+    `titles`: those of the case and of the cells of a part; `parts`: beginning of the keys of a part -> its cells; `measures`: title -> key
+    after that and format.
+    """
+
+    def cells(row: Row, part: str) -> list[object]:
+        return [row.case, *parts[part], *(ranged(f"{part}/{key}", form)(row) for key, form in measures.values()), row.seeds]
+
+    return lambda kept: table([*titles, *measures, "seeds"], [cells(row, part) for row in rows_of(kept, {}) for part in parts])
 
 
 SUBSIDIES = (0, 9, 10, 20)
@@ -306,18 +327,7 @@ def of_references(kept: Kept) -> str:
 
 
 TAGGERS, RUNNERS = ("random", "pursuit", "trained"), ("random", "trained")
-
-
-def of_catches(kept: Kept) -> str:
-    """Return the table of catches, a line for each game of tag and pair of policies."""
-    rows = []
-    for row in rows_of(kept, {}):
-        for pair in [f"{taggers}, {runners}" for taggers in TAGGERS for runners in RUNNERS]:
-            cells = ranged(f"{pair}/caught", ".1f")(row), ranged(f"{pair}/steps", ".0f")(row)
-            rows.append([row.case, *pair.split(", "), *cells, row.seeds])
-    return table(["game", "taggers", "runners", "caught, %", "steps of an episode", "seeds"], rows)
-
-
+PAIRS = {f"{taggers}, {runners}": (taggers, runners) for taggers in TAGGERS for runners in RUNNERS}
 SPACES = ("30 actions", "continuous action", "compat")
 
 
@@ -340,31 +350,27 @@ WAYS = ("drawn", "most probable")
 """How a policy chooses its actions."""
 
 
+FIRES = (("out", 100, ".0f"), ("time_to_out", 1, ".0f"), ("effort", 1, ".1f"))
+
+
 def of_fires(kept: Kept) -> str:
     """Return the table of controllers of the Gray-Scott reaction."""
     *references, (_, seeds) = kept.items()
     rows = []
     for name, own in references:
-        found = own["0"]
-        time_out = "" if found["time_to_out"] is None else f"{found['time_to_out']:.0f}"
-        label = f"{name}: {found['variant']}" if found["variant"] else name
-        spread = f"{found['return']:.2f} ± {1.96 * found['stderr']:.2f}"
-        rows.append([label, spread, f"{100 * found['out']:.0f} %", time_out, f"{found['effort']:.1f}"])
+        label = f"{name}: {own['0']['variant']}" if own["0"]["variant"] else name
+        rows.append([label, of_episodes(own["0"], ".2f"), *means([own["0"]], FIRES)])
     runs = ended(seeds)
     for way in WAYS:
-        reached = interval(np.array([run[f"{way}/return"] for run in runs]), mean)
-        cells = [
-            over_seeds(runs, f"{way}/{key}", scale, form)
-            for key, scale, form in (("out", 100, ".0f"), ("time_to_out", 1, ".0f"), ("effort", 1, ".1f"))
-        ]
-        rows.append([f"PPO, {way} actions, {len(runs)} seeds", f"{reached.value:.2f} [{reached.low:.2f}, {reached.high:.2f}]", *cells])
+        reached = mean_of_seeds(runs, f"{way}/return", ".2f")
+        rows.append([f"PPO, {way} actions, {len(runs)} seeds", reached, *means(runs, FIRES, f"{way}/")])
     return table(["controller", "return", "fires put out", "time until half are out", "effort"], rows)
 
 
 NEAR = 0.3
 """Distance of the Kuramoto-Sivashinsky equation within which the target counts as reached; without control it is 1.3 to 2.1 on average."""
-STEERED = (("return", 1, ".1f"), ("near_at_end", 100, ".0f"), ("time_to_near", 1, ".1f"), ("last_distance", 1, ".2g"))
-"""Number of a run, its factor in the table, and its format."""
+STEERED = (("near_at_end", 100, ".0f"), ("time_to_near", 1, ".1f"), ("last_distance", 1, ".2g"))
+LABELS = {"SAC": "SAC, 8 sensors, {} seeds", "regulator": "regulator, whole field"}
 
 
 def of_flows(kept: Kept) -> str:
@@ -373,24 +379,9 @@ def of_flows(kept: Kept) -> str:
     for name, seeds in kept.items():
         target, controller = name.split(", ")
         runs = ended(seeds)
-        if controller == "SAC":
-            rows.append([target, f"SAC, 8 sensors, {len(runs)} seeds", *(over_seeds(runs, *each) for each in STEERED)])
-            continue
-        (found,) = runs
-        time_to = "" if found["time_to_near"] is None else f"{found['time_to_near']:.1f}"
-        label = "regulator, whole field" if controller == "regulator" else controller
-        near, last = f"{100 * found['near_at_end']:.0f} %", f"{found['last_distance']:.2g}"
-        rows.append([target, label, f"{found['return']:.1f} ± {1.96 * found['stderr']:.1f}", near, time_to, last])
+        reached = of_episodes(runs[0], ".1f") if len(runs) == 1 else means(runs, [("return", 1, ".1f")])[0]
+        rows.append([target, LABELS.get(controller, controller).format(len(runs)), reached, *means(runs, STEERED)])
     return table(["target", "controller", "return", f"within {NEAR} at the end", "time to get there", "distance at the end"], rows)
-
-
-def over_seeds(runs: Sequence[Run], key: str, scale: float, form: str) -> str:
-    """Return the mean of a number of runs times `scale` (100: in per cent), and the smallest and largest; nothing if a run has none."""
-    known = sorted(scale * run[key] for run in runs if run[key] is not None)
-    if len(known) < len(runs):
-        return ""
-    mean_of, low, high = (format(value, form) for value in (sum(known) / len(known), known[0], known[-1]))
-    return f"{mean_of} ({low} to {high})" + (" %" if scale == 100 else "")
 
 
 # Pages ----------------------------------------------------------------------------------------------------------------
@@ -404,12 +395,7 @@ class Shown(NamedTuple):
     write: Callable[[Kept], str]
 
 
-OFF_POLICY_PAGE, CATALYSIS, COVID, BOOSTER = (
-    BENCHMARKS / "off_policy.md",
-    BENCHMARKS / "environments.md",
-    BENCHMARKS / "environments.md",
-    DOCS / "gallery.md",
-)
+OFF_POLICY_PAGE, ENVIRONMENTS_PAGE, GALLERY = BENCHMARKS / "off_policy.md", BENCHMARKS / "environments.md", DOCS / "gallery.md"
 TABLES = {
     "tuned": Shown(DOCS / "results.md", "results", of_cases(RESULTS)),
     "untuned": Shown(DOCS / "results.md", "robustness", by_environment),
@@ -422,17 +408,29 @@ TABLES = {
     "auto": Shown(DOCS / "sweeps.md", "auto", by_size),
     "pbt": Shown(DOCS / "sweeps.md", "pbt", of_cases(SEARCHED)),
     "exarl": Shown(BENCHMARKS / "exarl.md", "exarl trainings", of_cases(LEARNED)),
-    "catalysis": Shown(CATALYSIS, "tuned", of_cases(PATHS)),
-    "catalysis_continuous": Shown(CATALYSIS, "continuous", of_cases(PATHS)),
-    "catalysis_published": Shown(CATALYSIS, "published", of_cases(PATHS)),
-    "catalysis_envs": Shown(CATALYSIS, "environments", of_cases(LEARNING_WITH_MORE)),
-    "booster": Shown(BOOSTER, "corrected", of_cases(REGULATED)),
-    "booster_compat": Shown(BOOSTER, "compat", of_cases(REGULATED | {"mean length, steps": ranged("last/episode_length", ".1f")})),
-    "booster_regulators": Shown(BOOSTER, "regulators", of_regulators),
-    "covid": Shown(COVID, "learning", of_policies),
-    "covid_references": Shown(COVID, "references", of_references),
-    "gray_scott": Shown(DOCS / "gallery.md", "gray_scott results", of_fires),
-    "kuramoto_sivashinsky": Shown(DOCS / "gallery.md", "kuramoto_sivashinsky results", of_flows),
-    "tag": Shown(BENCHMARKS / "environments.md", "catches", of_catches),
+    "catalysis": Shown(ENVIRONMENTS_PAGE, "tuned", of_cases(PATHS)),
+    "catalysis_continuous": Shown(ENVIRONMENTS_PAGE, "continuous", of_cases(PATHS)),
+    "catalysis_published": Shown(ENVIRONMENTS_PAGE, "published", of_cases(PATHS)),
+    "catalysis_envs": Shown(ENVIRONMENTS_PAGE, "environments", of_cases(LEARNING_WITH_MORE)),
+    "booster": Shown(GALLERY, "corrected", of_cases(REGULATED)),
+    "booster_compat": Shown(GALLERY, "compat", of_cases(REGULATED | {"mean length, steps": ranged("last/episode_length", ".1f")})),
+    "booster_regulators": Shown(GALLERY, "regulators", of_regulators),
+    "covid": Shown(
+        ENVIRONMENTS_PAGE,
+        "learning",
+        of_parts(
+            ["settings", "policy"],
+            {policy: [policy] for policy in COVID_POLICIES},
+            {key: (key, ".1f") for key in (*COVID_GROUPS, "payments")},
+        ),
+    ),
+    "covid_references": Shown(ENVIRONMENTS_PAGE, "references", of_references),
+    "gray_scott": Shown(GALLERY, "gray_scott results", of_fires),
+    "kuramoto_sivashinsky": Shown(GALLERY, "kuramoto_sivashinsky results", of_flows),
+    "tag": Shown(
+        ENVIRONMENTS_PAGE,
+        "catches",
+        of_parts(["game", "taggers", "runners"], PAIRS, {"caught, %": ("caught", ".1f"), "steps of an episode": ("steps", ".0f")}),
+    ),
 }
 """By study."""

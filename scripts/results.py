@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -23,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from common import DOCS, described, replace, settings
+from common import DOCS, described, replace, settings, stop
 from result_tables import TABLES, Run
 
 from warprun.files import write_atomic
@@ -74,7 +73,11 @@ def thinned(steps: Sequence[float], values: Sequence[float]) -> list[list[float]
 
 
 def comparing(study: str) -> ModuleType | None:
-    """Return the module of scripts/compare with whose name a study begins."""
+    """Return the module of scripts/compare with whose name a study begins.
+
+    It may have `measured(folder)`, the numbers of a run beside those of its records; `references()`, by case the numbers of what needs no
+    run; and `draw(folder)`, which draws the picture of the page with a run.
+    """
     names = [file.stem for file in (Path(__file__).parent / "compare").glob("[a-z]*.py") if study.startswith(file.stem)]
     return import_module(f"compare.{names[0]}") if names else None
 
@@ -93,26 +96,20 @@ def keep(study: str, cases: Mapping[str, Mapping[str, Run]]) -> None:
     write_atomic(KEPT, f"{text}\n".encode())
 
 
-def refused(why: str) -> int:
-    """Say why nothing is measured; return the exit code."""
-    print(f"results: {why}", file=sys.stderr)
-    return 2
-
-
 def main() -> None:
     """Measure runs or references, keep their numbers, and write the table and the picture."""
     chosen = settings(__doc__, "study", "sweep*", choices={"study": TABLES, "checkpoints": LINES}, episodes=0, checkpoints=["last"])
     module, runs, folders = comparing(chosen.study), {}, {}
     if not chosen.sweep:
         if not hasattr(module, "references"):
-            sys.exit(refused(f"{chosen.study} has no references: name a case and the folder of its sweep"))
+            stop(f"{chosen.study} has no references: name a case and the folder of its sweep")
         keep(chosen.study, {case: {"0": numbers} for case, numbers in module.references().items()})
     else:
         if len(chosen.sweep) != 2:
-            sys.exit(refused("write a study, a case, such as 'E1, SAC', and the folder of a sweep"))
+            stop("write a study, a case, such as 'E1, SAC', and the folder of a sweep")
         case, sweep = chosen.sweep
         if not (Path(sweep) / PLAN).is_file():
-            sys.exit(refused(f"{sweep} is no folder of a sweep"))
+            stop(f"{sweep} is no folder of a sweep")
         folders = runs_of_sweep(Path(sweep))
         for folder, overrides in folders.items():
             found: dict[str, Any] = recorded(folder) | {"overrides": overrides}

@@ -1,25 +1,14 @@
-"""Measure how training scales with environments, with the width of a network and with actors.
-
-    python scripts/scale.py [--only NAME ...] [--rounds N] [--wait MINUTES] [--minutes M] [--again]
-    python scripts/reproduce.py --write     # the tables of docs/benchmarks/throughput.md
-
-Every point of a curve is measured by `warprun bench` (medians of its turns) and kept in docs/benchmarks/scale.json as
-soon as it has ended, so the same command goes on after an interruption; with --minutes no point starts after that time.
-With --rounds all points are measured so many times, one round after the other, and medians count. Before the first point
-the load average must fall below 0.3 within --wait minutes.
-"""
+"""How training scales with environments, units and actors: curves that scripts/reproduce.py measures, and their tables."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
-from campaign import Parts, Values, measure, read
-from common import DOCS, described, settings, table
+from campaign import Parts, Values, read
+from common import DOCS, described, table
 
 from warprun.config.compose import compose
 from warprun.errors import UserError
@@ -62,11 +51,11 @@ def _of_actors(actors: int) -> list[str]:
 
 ENVIRONMENTS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 CURVES = {
-    "a2c": Curve(ENVIRONMENTS, (2,), partial(_of_environments, "a2c")),
+    "scale_a2c": Curve(ENVIRONMENTS, (2,), partial(_of_environments, "a2c")),
     # A rollout of one environment has too few rows for 16 minibatches.
-    "ppo": Curve(ENVIRONMENTS[1:], (2,), partial(_of_environments, "ppo")),
-    "width": Curve((16, 32, 64, 128, 256, 512), (1, 2), _of_width),
-    "actors": Curve((2, 5, 10, 25, 100, 1_000), (2,), _of_actors),
+    "scale_ppo": Curve(ENVIRONMENTS[1:], (2,), partial(_of_environments, "ppo")),
+    "scale_width": Curve((16, 32, 64, 128, 256, 512), (1, 2), _of_width),
+    "scale_actors": Curve((2, 5, 10, 25, 100, 1_000), (2,), _of_actors),
 }
 
 
@@ -82,10 +71,9 @@ def point(curve: Curve, n: int) -> Values:
     return found
 
 
-def parts(name: str, rounds: int) -> Parts:
-    """Return a part for every round and point of a curve."""
-    curve = CURVES[name]
-    return {f"{n} round={i}": partial(point, curve, n) for i in range(rounds) for n in curve.points}
+def parts(name: str) -> Parts:
+    """Return a part for every point of a curve."""
+    return {f"{n} round=0": partial(point, CURVES[name], n) for n in CURVES[name].points}
 
 
 # The tables -----------------------------------------------------------------------------------------------------------
@@ -94,10 +82,9 @@ Kept = Mapping[str, Any]
 
 
 def numbers(kept: Kept, name: str, n: int, threads: int = 2) -> dict[str, float]:
-    """Return the median of each number of a point over its quiet rounds, over all if none was quiet."""
-    rounds = [part for title, part in kept[name]["parts"].items() if title.startswith(f"{n} ")]
-    found = [part["values"][str(threads)] for part in [part for part in rounds if part["quiet"]] or rounds]
-    return {key: median(each[key] for each in found) for key in found[0]}
+    """Return the numbers of a point."""
+    found: dict[str, float] = kept[name]["parts"][f"{n} round=0"]["values"][str(threads)]
+    return found
 
 
 def share(found: Mapping[str, float], kind: str) -> float:
@@ -115,8 +102,8 @@ def of_environments(kept: Kept) -> str:
     """Return the table of environments."""
     rows = []
     for n in ENVIRONMENTS:
-        a2c = numbers(kept, "a2c", n)
-        ppo = cells(numbers(kept, "ppo", n), "training") if n in CURVES["ppo"].points else ("", "")
+        a2c = numbers(kept, "scale_a2c", n)
+        ppo = cells(numbers(kept, "scale_ppo", n), "training") if n in CURVES["scale_ppo"].points else ("", "")
         sizes = f"{1e6 * HORIZON * n / a2c['training']:,.0f}", f"{n * a2c['bytes_per_env'] / 2**20:,.3g}"
         rows.append((f"{n:,}", *cells(a2c, "rollout"), *cells(a2c, "training"), *ppo, *sizes))
     titles = ["environments", "rollouts", "limit", "A2C", "limit", "PPO", "limit", "iteration of A2C, µs", "rollout, MiB"]
@@ -126,16 +113,16 @@ def of_environments(kept: Kept) -> str:
 def of_widths(kept: Kept) -> str:
     """Return the table of widths."""
     columns = {f"{kind}, {t} thread{'s' * (t - 1)}": (kind, t) for kind in KINDS[1:] for t in (1, 2)}
-    points = CURVES["width"].points
-    rows = [(n, *(cell for kind, t in columns.values() for cell in cells(numbers(kept, "width", n, t), kind))) for n in points]
+    points = CURVES["scale_width"].points
+    rows = [(n, *(cell for kind, t in columns.values() for cell in cells(numbers(kept, "scale_width", n, t), kind))) for n in points]
     return table(["units", *(title for column in columns for title in (column, "limit"))], rows)
 
 
 def of_actors(kept: Kept) -> str:
     """Return the table of actors."""
     rows = []
-    for n in CURVES["actors"].points:
-        found = numbers(kept, "actors", n)
+    for n in CURVES["scale_actors"].points:
+        found = numbers(kept, "scale_actors", n)
         rates = [f"{found[kind] * n / 1e6:.3g}" for kind in KINDS]
         rows.append((f"{n:,}", *rates, cells(found, "training")[1], f"{found['training'] / 1e3:.3g}"))
     return table(["actors", "simulation", "rollouts", "training", "limit", "thousand environment steps/s"], rows)
@@ -154,22 +141,7 @@ def measured_on(kept: Kept) -> str:
 def places() -> Iterator[tuple[Path, str, str]]:
     """Yield page, mark and text of the tables, empty before all points are measured."""
     kept = read(KEPT)
-    complete = all(set(parts(name, 1)) <= set(kept.get(name, {"parts": {}})["parts"]) for name in CURVES)
+    complete = all(set(parts(name)) <= set(kept.get(name, {"parts": {}})["parts"]) for name in CURVES)
     tables = {"environments": of_environments, "widths": of_widths, "actors": of_actors, "scale": measured_on}
     for mark, write in tables.items():
         yield PAGE, mark, write(kept) if complete else ""
-
-
-def main() -> None:
-    """Measure."""
-    chosen = settings(__doc__, choices={"only": CURVES}, only=list(CURVES), rounds=1, wait=10.0, minutes=1e9, again=False)
-    measurements = {name: parts(name, chosen.rounds) for name in chosen.only}
-    try:
-        measure(measurements, KEPT, chosen.wait, chosen.minutes, chosen.only if chosen.again else ())
-    except UserError as error:
-        print(f"scale: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,7 @@
 """A hook of MkDocs (mkdocs.yml): what pages say to GitHub in another way than to MkDocs.
 
-Links to files that are not part of the site, such as `../warprun/runs/run.py#L147` or a notebook, lead to the
-repository, `repo_url`; without one, only their text is left. In code within tables `\\|` is a bar: GitHub needs the
-backslash, MkDocs shows it.
+Links to files that are not part of the site, such as `../warprun/runs/run.py#L147` or a notebook, lead to the repository, `repo_url`;
+without one, only their text is left. In code within tables `\\|` is a bar: GitHub needs the backslash, MkDocs shows it.
 """
 
 from __future__ import annotations

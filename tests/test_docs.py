@@ -110,12 +110,6 @@ def test_functions_of_the_tutorial_run_in_plain_python(workplace):
     assert done.stdout.count("State(") == 3, done.stderr
 
 
-def test_tables_of_keys_are_those_of_the_schema(capsys):
-    script = load("config_reference")
-    for page in script.PAGES:
-        assert script.rewritten(page) == page.read_text(), "run python scripts/config_reference.py"
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_images_exist(page):
     for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
@@ -145,8 +139,10 @@ def test_the_evidence_of_the_hazards_of_gpus_exists():
 
 
 def test_the_walk_through_ppo_quotes_what_stands_there() -> None:
-    walkthrough = load("walkthrough")
-    text = walkthrough.PAGE.read_text()
-    files_of_lines = [reference["file"] for reference in walkthrough.REFERENCE.finditer(text)]
-    assert len(files_of_lines) == len(re.findall(r"#L\d+", text)) >= 12 and len({*files_of_lines}) <= 6
-    assert walkthrough.numbered(text) == text, "run: python scripts/walkthrough.py --write"
+    """Every reference names the line of its code, in six files at most."""
+    source = load("source_tables")
+    text = source.WALK.read_text()
+    references = list(source.REFERENCE.finditer(text))
+    assert len(references) == len(re.findall(r"#L\d+", text)) >= 12
+    assert len({reference["file"] for reference in references}) <= 6
+    assert source.numbered(text) == text, "run: python scripts/reproduce.py --write"

@@ -1,19 +1,16 @@
 """The check of a GPU machine with a stand-in for the card: limits of time, exit codes, the report, and the archive to send."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from tests.scripts import load
+from warprun.config.compose import compose
 
 CHECK, PARTS, TABLES, WORK = map(load, ("gpu_check", "gpu_parts", "gpu_tables", "gpu_work"))
 CARD = "NVIDIA Stand-in 9000"
@@ -62,7 +59,7 @@ for metric, (unit, value) in read.items():
 
 
 @pytest.fixture
-def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def check(tmp_path, monkeypatch, capsys):
     """Return a function that checks the stand-in: its exit code, last line, report, data and names in the archive."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -77,7 +74,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr(CHECK, "about", lambda: dict(ABOUT))
     out = tmp_path / "report"
 
-    def run(*arguments: str, **variables: str) -> Any:
+    def run(*arguments, **variables):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["gpu_check", "--out", str(out), *arguments])
@@ -95,9 +92,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 EVERY = ("versions", "training", "bench", "steady", "profile", "curves", "ncu", "peers")
 
 
-def test_a_card_is_checked_and_leaves_a_raw_file_for_the_docs(
-    check: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_is_checked_and_leaves_a_raw_file_for_the_docs(check, tmp_path, monkeypatch):
     found = check(*EVERY)
     assert (found.code, found.said) == (0, f"gpu_check: passed; send {tmp_path / 'report.zip'}")
     assert found.text.startswith(f"# GPU check of {CARD}, ")
@@ -121,11 +116,11 @@ def test_a_card_is_checked_and_leaves_a_raw_file_for_the_docs(
     assert "| A2C 64-64 | 1,000,000 |  | 20 | 10 |  |  |  |" in texts["gpu throughput"]
     assert "| cartpole | 10,000 | 0.2 (0.1 to 0.2) | 200 | 2 of 3 |" in texts["gpu times"]
     assert "driver 580.15" in texts["gpu machines"] and "9 million of them with 10,000" in TABLES.sentence(cards)
-    answer = load("claims_warpsci").rate(8.6, "A2C 64-64", 10_000, "throughput", "x")({"reproduce": {}, "gpu": cards})
+    answer = load("claims").rate(8.6, "A2C 64-64", 10_000, "throughput", "x")({"reproduce": {}, "gpu": cards})
     assert answer == (f"9.01 [9.01, 9.01] million steps/s, {CARD}", load("evidence").IN_KIND)
 
 
-def test_what_a_report_lacks_is_of_an_older_one(check: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_report_lacks_is_of_an_older_one(check, tmp_path, monkeypatch):
     monkeypatch.setattr(TABLES, "FOLDER", tmp_path)
     TABLES.keep(check("bench", "steady").path)
     monkeypatch.setattr(PARTS, "WORKS", {"bench": {"new": ("env=cartpole", (10,)), "A2C 64-64": ("env=cartpole", (100,))}})
@@ -136,16 +131,15 @@ def test_what_a_report_lacks_is_of_an_older_one(check: Callable[..., Any], tmp_p
     assert [TABLES.commit(report) for report in card] == ["abcdef0", "0123456"]
     text = TABLES.throughput(TABLES.found(card, "bench"))
     assert "| new | 10 |" in text and "| A2C 64-64 | 100 |" in text and "| A2C 64-64 (0123456) | 1,000 |" in text
-    assert "| SAC (0123456) | 64 |" in TABLES.gradient_steps(TABLES.found(card, "steady"))
+    assert "| SAC (0123456) | 64 |" in TABLES.by_columns(TABLES.STEADY, TABLES.found(card, "steady"))
 
 
-def test_a_part_alone_names_the_card_and_compiles_only_its_own(check: Callable[..., Any]) -> None:
-    found = check("steady")
-    assert found.text.startswith(f"# GPU check of {CARD}, ") and list(found.parts) == ["compile", "steady"]
-    assert found.parts["compile"]["found"].keys() == PARTS.STEADY.keys()
+def test_a_part_alone_compiles_only_its_own(check):
+    found = check("steady").parts
+    assert list(found) == ["compile", "steady"] and found["compile"]["found"].keys() == PARTS.STEADY.keys()
 
 
-def test_what_fails_is_named_and_the_others_go_on(check: Callable[..., Any]) -> None:
+def test_what_fails_is_named_and_the_others_go_on(check):
     found = check("bench", "steady", BREAKS="agent=sac")
     assert (found.code, found.said.partition(";")[0]) == (1, "gpu_check: failed: compile")
     assert found.parts["compile"]["failed"] == {"SAC": "exit code 3"}
@@ -155,7 +149,7 @@ def test_what_fails_is_named_and_the_others_go_on(check: Callable[..., Any]) -> 
     assert check("bench", BREAKS="bench").said.startswith("gpu_check: failed: bench")
 
 
-def test_what_a_part_has_found_before_it_is_stopped_is_kept(check: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_part_has_found_before_it_is_stopped_is_kept(check, monkeypatch):
     monkeypatch.setattr(PARTS, "WORKS", {"bench": {"A2C": ("env=cartpole", (10, 100)), "bad": ("env=acrobot", (10, 100))}})
     monkeypatch.setitem(
         CHECK.BESIDE, "compile", PARTS.Part(lambda turn: turn.machine.compiled.update(("A2C", "bad")) or PARTS.Found({}), 1)
@@ -169,7 +163,7 @@ def test_what_a_part_has_found_before_it_is_stopped_is_kept(check: Callable[...,
     assert found.code == 1 and "did not end within" in found.parts["bench"]["failed"]["bench"]
 
 
-def test_what_had_no_time_is_cut_and_not_failed(check: Callable[..., Any]) -> None:
+def test_what_had_no_time_is_cut_and_not_failed(check):
     found = check("bench", ENDS_EARLY="env=acrobot")
     assert (found.code, found.said.partition("; send")[0]) == (0, "gpu_check: passed; cut: bench")
     assert "## bench (cut)" in found.text and "- cut: 1,000,000 environments and more" in found.text
@@ -177,8 +171,8 @@ def test_what_had_no_time_is_cut_and_not_failed(check: Callable[..., Any]) -> No
     assert found.code == 0 and len(found.parts["training"]["cut"]) == len(PARTS.TRAININGS)
 
 
-def test_what_raises_ends_no_other_part(check: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(turn: Any) -> None:
+def test_what_raises_ends_no_other_part(check, monkeypatch):
+    def broken(turn):
         raise RuntimeError("this part is broken")
 
     monkeypatch.setitem(CHECK.ALONE, "profile", PARTS.Part(broken, 1))
@@ -195,22 +189,20 @@ def test_what_raises_ends_no_other_part(check: Callable[..., Any], monkeypatch: 
     ],
     ids=["no card", "a driver that does not fit", "a package that is missing"],
 )
-def test_what_cannot_be_checked_is_said(
-    about: dict[str, Any], code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_checked_is_said(about, code, words, monkeypatch, capsys):
     monkeypatch.setattr(CHECK, "about", lambda: about)
     monkeypatch.setattr(sys, "argv", ["gpu_check"])
     assert CHECK.main() == code
     assert words in capsys.readouterr().err
 
 
-def test_a_package_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_is_found(monkeypatch):
     monkeypatch.setattr(CHECK, "ABOUT", "import no_such_package")
     assert CHECK.about()["missing"].startswith("ModuleNotFoundError: No module named 'no_such_package'; run: pip install")
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"device": "cpu", "machine": {"gpu": null}, "parts": {}}'])
-def test_only_reports_of_a_card_are_kept(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_reports_of_a_card_are_kept(content, tmp_path, capsys):
     file = tmp_path / "report.json"
     file.write_text(content)
     with pytest.raises(SystemExit) as ended:
@@ -221,11 +213,11 @@ def test_only_reports_of_a_card_are_kept(content: str, tmp_path: Path, capsys: p
 # The worker -----------------------------------------------------------------------------------------------------------
 
 
-def test_sizes_that_would_not_end_in_time_do_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_would_not_end_in_time_do_not_begin(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(WORK, "time", SimpleNamespace(time=lambda: now[0]))
 
-    def find(config: Any) -> dict[str, Any]:
+    def find(config):
         now[0] += {"a2c": 25.0, "ppo": 1.0}[config.agent.name]
         return {}
 
@@ -235,7 +227,7 @@ def test_sizes_that_would_not_end_in_time_do_not_begin(monkeypatch: pytest.Monke
     assert rows == [("a2c", 10), ("ppo", 10), ("a2c", 100), ("ppo", 100), ("a2c", cut), ("ppo", 1000)]
 
 
-def test_kernels_have_readable_names() -> None:
+def test_kernels_have_readable_names():
     names = {
         "_ZN41warprun_kernels_cartpole_3cce538a9814d17e7rolloutB2v3B104cw51cXTLSUwv1sDUaK": "cartpole: rollout",
         "_ZN53warprun_kernels_a2c_derivatives_cuda_4960e30cb28c3e4c8gradientB4v129B108cw5": "a2c_derivatives: gradient",
@@ -246,9 +238,7 @@ def test_kernels_have_readable_names() -> None:
     assert {name: WORK.short(name) for name in names} == names
 
 
-def test_gradient_steps_follow_from_the_settings() -> None:
-    from warprun.config.compose import compose
-
+def test_gradient_steps_follow_from_the_settings():
     ppo = compose([*PARTS.BENCH["PPO 4 x 4, LSTM"][0].split(), "n_envs=1024", "device=cpu"])
     assert WORK.gradient_steps(ppo) == 16 / (1024 * 16)
     assert WORK.gradient_steps(compose([*PARTS.STEADY["SAC"][0].split(), "device=cpu"])) == 0.25
@@ -258,18 +248,16 @@ WORKS = [f"{given} n_envs={sizes[0]}" for works in PARTS.WORKS.values() for give
 
 
 @pytest.mark.parametrize("given", [*WORKS, *PARTS.TRAININGS.values()])
-def test_settings_of_the_check_exist(given: str) -> None:
-    from warprun.config.compose import compose
-
+def test_settings_of_the_check_exist(given):
     assert compose([*given.split(), "device=cpu"]).n_envs
 
 
-def test_what_needs_more_memory_than_there_is_is_cut() -> None:
+def test_what_needs_more_memory_than_there_is_is_cut():
     (row,) = WORK.in_time(time.time() + 60, {"A2C": ("env=cartpole agent=a2c device=cpu", (2 * 10**9,))}, lambda config: {})
     assert "2,000,000,000 environments and more: n_envs=2000000000 needs" in row["cut"]
 
 
-def test_tests_that_the_check_chooses_exist() -> None:
+def test_tests_that_the_check_chooses_exist():
     root = Path(CHECK.__file__).parents[1]
     files = [word for word in PARTS.TESTS if word.endswith(".py")]
     marked = {str(file.relative_to(root)) for file in (root / "tests").rglob("test_*.py") if "pytest.mark.gpu" in file.read_text()}

@@ -117,23 +117,23 @@ def test_the_lstm_in_jax_is_that_of_torch():
     pytest.importorskip("optax")
     import jax
     import jax.numpy as jnp
-    import peer_jax_memory as peer
+    import peer_jax as peer
     from peer_work import WORKS
 
-    work, steps, envs = WORKS["lstm-128"], 5, 3
-    net = peer.network(jax.random.key(0), work)
-    x, begins = np.random.default_rng(0).normal(size=(steps, envs, 4)).astype(np.float32), 3
+    steps, envs, begins = 5, 3, 3
+    net = peer.recurrent_network(jax.random.key(0), WORKS["lstm-128"])
+    x = np.random.default_rng(0).normal(size=(steps, envs, 4)).astype(np.float32)
+    *hidden, (inputs, bias) = net.gates
     lstm = torch.nn.LSTM(64, 64)
-    for own, jaxs in ((lstm.weight_ih_l0, net.inputs), (lstm.weight_hh_l0, net.recurrent)):
-        own.data = torch.tensor(np.asarray(jaxs)).T.contiguous()
-    lstm.bias_ih_l0.data = torch.tensor(np.asarray(net.bias))
+    for own, jaxs in ((lstm.weight_ih_l0, inputs), (lstm.weight_hh_l0, net.recurrent), (lstm.bias_ih_l0, bias)):
+        own.data = torch.tensor(np.asarray(jaxs).T.copy())
     lstm.bias_hh_l0.data.zero_()
-    hidden = torch.tensor(x)
-    for weight, bias in net.hidden:
-        hidden = torch.tanh(hidden @ torch.tensor(np.asarray(weight)) + torch.tensor(np.asarray(bias)))
-    expected = torch.cat([lstm(hidden[:begins])[0], lstm(hidden[begins:])[0]])  # an episode begins
-    carry, outputs = peer.Carry(jnp.zeros((envs, 64)), jnp.zeros((envs, 64))), []
+    rows = torch.tensor(x)
+    for weight, own in hidden:
+        rows = torch.tanh(rows @ torch.tensor(np.asarray(weight)) + torch.tensor(np.asarray(own)))
+    expected = torch.cat([lstm(rows[:begins])[0], lstm(rows[begins:])[0]])  # an episode begins
+    memory, outputs = peer.Memory(jnp.zeros((envs, 64)), jnp.zeros((envs, 64)), jnp.zeros(envs)), []
     for t in range(steps):
-        carry = peer.cell(net, carry.kept(jnp.full(envs, float(t != begins))), peer.gates_of(net, jnp.asarray(x[t])))
-        outputs.append(carry.output)
+        memory = peer.remember(net, memory._replace(keep=jnp.full(envs, float(t != begins))), peer.outputs(net.gates, x[t]))
+        outputs.append(memory.output)
     assert np.allclose(np.stack(outputs), expected.detach().numpy(), atol=1e-5)

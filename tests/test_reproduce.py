@@ -15,8 +15,7 @@ from warprun.config.schema import to_dict
 from warprun.errors import UserError
 from warprun.sweeps.launch import is_of_sweep
 
-names = ("campaign", "claims", "claims_exarl", "claims_warpsci", "evidence", "reproduce")
-campaign, claims, claims_exarl, claims_warpsci, evidence, reproduce = map(load, names)
+campaign, claims, evidence, reproduce, speed_tables = map(load, ("campaign", "claims", "evidence", "reproduce", "speed_tables"))
 PARTS = {"quiet": True, "foreign_cores": 0.0}
 
 
@@ -65,28 +64,28 @@ def test_every_claim_has_a_verdict_of_the_list_without_numbers():
     ids=["holds the number", "direction", "other direction", "both", "four rounds"],
 )
 def test_intervals_decide(several, one, verdict):
-    answer = claims_exarl.faster("async 8:8", "async 1:8", 1.434)
+    answer = claims.faster("async 8:8", "async 1:8", 1.434)
     assert answer(rates(async_8_8=several, async_1_8=one)).verdict == verdict
 
 
 def test_what_was_measured_beside_other_load_does_not_count():
     found = rates(async_8_8=5 * [14.0], async_1_8=5 * [10.0])
-    assert claims_exarl.faster("async 8:8", "async 1:8")(found).verdict == evidence.IN_KIND
+    assert claims.faster("async 8:8", "async 1:8")(found).verdict == evidence.IN_KIND
     for part in found["reproduce"]["exarl"]["parts"].values():
         part["quiet"] = False
-    assert claims_exarl.faster("async 8:8", "async 1:8")(found).verdict == evidence.NOT_YET
+    assert claims.faster("async 8:8", "async 1:8")(found).verdict == evidence.NOT_YET
 
 
 def test_the_table_of_sleeping_ranks_has_runs_of_five_quiet_rounds():
     found = rates(async_1_1=[5.0, 3.0, 5.5, 5.0, 5.0], queue_1_1=4 * [6.0])
     for part in found["reproduce"]["exarl"]["parts"].values():
         part["values"] |= {"lag": 2.0, "learner_waiting": 0.1}
-    (row,) = claims_exarl.of_page(found).splitlines()[2:]
+    (row,) = claims.of_ranks(found).splitlines()[2:]
     assert row == "| `async 1:1` | 5.00 [3.00, 5.50] | 2.0 | 10% |"
 
 
 def test_speeds_are_medians_of_quiet_rounds_in_the_unit_of_the_page():
-    speeds = claims.Speeds(
+    speeds = speed_tables.Speeds(
         (reproduce.PAGE, "-"), "fast", ("work", "thousands", "share"), {"a": (("x", "y"), ()), "b": (("z",), ("s",))}, 1e-3
     )
     found = raw("fast", {f"round {i}": {"x": {"y": 1000.0 * i}, "z": 4000.0, "s": 500.0} for i in range(5)})
@@ -101,55 +100,51 @@ def test_more_environments_are_sooner_only_if_all_intervals_are_apart():
     def curves(*seconds):
         return raw("warpsci_2bc", {f"acrobot {10 ** (i + 1)} seed={s}": {"s": t} for i, t in enumerate(seconds) for s in range(5)})
 
-    assert claims_warpsci.sooner("acrobot")(curves(4.0, 3.0, 2.0, 1.0)).verdict == evidence.IN_KIND
-    assert claims_warpsci.sooner("acrobot")(curves(4.0, 3.0, 2.0, None)).verdict == evidence.CONTRADICTED
-    assert claims_warpsci.sooner("acrobot")(curves(4.0, 3.0, 2.0, 2.0)).verdict == evidence.UNDECIDED
+    assert claims.sooner("acrobot")(curves(4.0, 3.0, 2.0, 1.0)).verdict == evidence.IN_KIND
+    assert claims.sooner("acrobot")(curves(4.0, 3.0, 2.0, None)).verdict == evidence.CONTRADICTED
+    assert claims.sooner("acrobot")(curves(4.0, 3.0, 2.0, 2.0)).verdict == evidence.UNDECIDED
 
 
-def test_the_campaign_goes_on_and_marks_what_was_not_quiet(tmp_path, monkeypatch):
-    asked, busy = [], iter(range(0, 10_000, 100))
-    parts = {name: lambda name=name: asked.append(name) or {"value": 1.0} for name in "abc"}
-    file = tmp_path / "kept.json"
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """Return where a campaign on a quiet machine keeps its parts."""
     monkeypatch.setattr(campaign, "wait_for_quiet", lambda minutes: 0.1)
     monkeypatch.setattr(campaign, "busy_s", lambda: 0.0)
+    return tmp_path / "kept.json"
+
+
+def test_the_campaign_goes_on_and_marks_what_was_not_quiet(file, monkeypatch):
+    asked, busy = [], iter(range(0, 10_000, 100))
+    parts = {name: lambda name=name: asked.append(name) or {"value": 1.0} for name in "abc"}
     file.write_text(json.dumps({"speed": {"machine": campaign.machine(), "load_before": [], "parts": {"a": PARTS}}}))
     campaign.measure({"speed": parts}, file, 0.0, 1.0)
-    assert asked == ["b", "c"]
-    assert campaign.read(file)["speed"]["parts"]["c"]["quiet"]
+    assert asked == ["b", "c"] and campaign.read(file)["speed"]["parts"]["c"]["quiet"]
     monkeypatch.setattr(campaign, "busy_s", lambda: next(busy))
-    assert campaign.quietly(parts["a"])["attempts"] == campaign.ATTEMPTS
-    assert not campaign.quietly(parts["a"])["quiet"]
+    part = campaign.quietly(parts["a"])
+    assert part["attempts"] == campaign.ATTEMPTS and not part["quiet"]
 
 
-def test_the_campaign_waits_once_and_begins_anew_what_is_named(tmp_path, monkeypatch):
-    asked, waited, file = [], [], tmp_path / "kept.json"
-    monkeypatch.setattr(campaign, "wait_for_quiet", lambda minutes: waited.append(minutes) or 0.1)
-    monkeypatch.setattr(campaign, "busy_s", lambda: 0.0)
+def test_the_campaign_begins_anew_what_is_named(file):
+    asked = []
     measurements = {name: {"part": lambda name=name: asked.append(name) or {}} for name in "ab"}
     campaign.measure(measurements, file, 5.0, 1.0, about={"commit": "old"})
     campaign.measure(measurements, file, 5.0, 1.0, ["b"], {"commit": "new"})
-    assert asked == ["a", "b", "b"]
-    assert waited == [5.0, 5.0]
     kept = campaign.read(file)
-    assert [kept[name]["commit"] for name in "ab"] == ["old", "new"]
-    assert [kept[name]["load_before"] for name in "ab"] == [[0.1], [0.1]]
+    assert asked == ["a", "b", "b"]
+    assert [(kept[name]["commit"], kept[name]["load_before"]) for name in "ab"] == [("old", [0.1]), ("new", [0.1])]
 
 
-def test_the_campaign_goes_on_only_on_the_same_machine(tmp_path, monkeypatch, capsys):
-    file = tmp_path / "kept.json"
-    monkeypatch.setattr(campaign, "wait_for_quiet", lambda minutes: 0.1)
+def test_the_campaign_goes_on_only_on_the_same_machine(file, capsys):
     file.write_text(json.dumps({"speed": {"machine": {"processor": "another"}, "load_before": [], "parts": {}}}))
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit, match="2"):
         campaign.measure({"speed": {"a": dict}}, file, 0.0, 1.0)
-    assert ended.value.code == 2
     assert "use --again" in capsys.readouterr().err
 
 
 def test_it_refuses_to_measure_beside_other_load(monkeypatch, capsys):
     monkeypatch.setattr(campaign.os, "getloadavg", lambda: (3.0, 3.0, 3.0))
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit, match="2"):
         campaign.wait_for_quiet(-1.0)
-    assert ended.value.code == 2
     assert "load average 3.00" in capsys.readouterr().err
 
 
@@ -162,18 +157,11 @@ def trainings(study, **cases):
     return {"reproduce": {}, "results": {study: kept}}
 
 
-@pytest.mark.parametrize(
-    ("higher", "lower", "verdict"),
-    [
-        ([150, 151, 152, 153, 154], [100, 110, 120, 130, 140], evidence.IN_KIND),
-        ([100, 110, 120, 130, 140], [150, 151, 152, 153, 154], evidence.CONTRADICTED),
-        ([100, 110, 120, 130, 151], [150, 151, 152, 153, 154], evidence.UNDECIDED),
-        ([150, 151, 152, 153], [100, 110, 120, 130], evidence.NOT_YET),
-    ],
-)
-def test_returns_of_trainings_decide(higher, lower, verdict):
-    found = trainings("exarl", **{"9_range": ("training/return", higher), "9_random": ("training/return", lower)})
-    assert claims_exarl.learned("training/return", "9 range", "9 random")(found).verdict == verdict
+def test_returns_of_trainings_decide():
+    higher, lower = ("training/return", [150, 151, 152, 153, 154]), ("training/return", [100, 110, 120, 130, 140])
+    answer = claims.learned("training/return", "9 range", "9 random")
+    assert answer(trainings("exarl", **{"9_range": higher, "9_random": lower})).verdict == evidence.IN_KIND
+    assert answer(trainings("exarl", **{"9_range": lower, "9_random": higher})).verdict == evidence.CONTRADICTED
 
 
 def test_transition_states_are_the_same_within_a_cell():
@@ -183,7 +171,7 @@ def test_transition_states_are_the_same_within_a_cell():
             for run in runs.values():
                 cell = lh if case == "lh" else er
                 run |= {"transition/cell": cell} if cell else {}
-        return claims_warpsci.shared_transition_state(found).verdict
+        return claims.shared_transition_state(found).verdict
 
     assert paths([0, 17, 30], [19, 0, 31]) == evidence.IN_KIND  # periodic in x and y
     assert paths([0, 16, 30], [19, 0, 31]) == evidence.CONTRADICTED
@@ -267,37 +255,25 @@ def test_a_page_has_the_commands_that_train_the_runs_of_its_table(study):
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
 
+IN_KIND, NOT_YET, UNTESTABLE, UNDECIDED = evidence.IN_KIND, evidence.NOT_YET, evidence.UNTESTABLE, evidence.UNDECIDED
 
-def card(rates, rounds=5):
+
+def card(rates, rounds):
     """Return raw numbers of a card: environments -> million steps/s of A2C in each round, all alike."""
     rows = [{"work": "A2C 64-64", "n_envs": size, "training_steps_per_s": 1e6 * rate} for size, rate in rates.items()]
     rows = [row | ({"training_rounds": rounds * [row["training_steps_per_s"]]} if rounds else {}) for row in rows]
     return {"reproduce": {}, "results": {}, "gpu": {"a card": [{"parts": {"bench": {"found": rows}}}]}}
 
 
-@pytest.mark.parametrize(
-    ("rate", "rounds", "verdict"),
-    [
-        (9.0, 5, evidence.IN_KIND),
-        (9.0, 4, evidence.NOT_YET),
-        (9.0, 0, evidence.NOT_YET),
-        (8.0, 5, evidence.UNTESTABLE),  # another card contradicts nothing
-    ],
-)
-def test_the_rate_of_another_card_shows_a_claim_in_kind_by_enough_rounds(rate, rounds, verdict):
-    answer = claims_warpsci.rate(8.6, "A2C 64-64", 10_000, "throughput", "x")(card({10_000: rate}, rounds))
+@pytest.mark.parametrize(("rate", "rounds", "verdict"), [(9.0, 5, IN_KIND), (9.0, 4, NOT_YET), (9.0, 0, NOT_YET), (8.0, 5, UNTESTABLE)])
+def test_the_rate_of_another_card_shows_a_claim_in_kind_by_enough_rounds_and_contradicts_nothing(rate, rounds, verdict):
+    answer = claims.rate(8.6, "A2C 64-64", 10_000, "throughput", "x")(card({10_000: rate}, rounds))
     assert answer.verdict == verdict and f"{rate:g}" in answer.number
 
 
 @pytest.mark.parametrize(
-    ("rates", "rounds", "verdict"),
-    [
-        ((1.0, 5.0, 40.0, 200.0), 5, evidence.IN_KIND),
-        ((1.0, 5.0, 40.0, 200.0), 0, evidence.NOT_YET),
-        ((1.0, 5.0, 40.0, 39.0), 5, evidence.UNDECIDED),
-        ((1.0, 5.0, 40.0), 5, evidence.UNTESTABLE),
-    ],
+    ("last", "rounds", "verdict"),
+    [([40.0, 200.0], 5, IN_KIND), ([40.0, 200.0], 0, NOT_YET), ([40.0, 39.0], 5, UNDECIDED), ([40.0], 5, UNTESTABLE)],
 )
-def test_throughput_grows_on_a_card_if_every_interval_is_above_the_one_before(rates, rounds, verdict):
-    found = card(dict(zip(claims_warpsci.GROWING, rates, strict=False)), rounds)
-    assert claims_warpsci.growth(found).verdict == verdict
+def test_throughput_grows_on_a_card_if_every_interval_is_above_the_one_before(last, rounds, verdict):
+    assert claims.growth(card(dict(zip(claims.GROWING, [1.0, 5.0, *last], strict=False)), rounds)).verdict == verdict

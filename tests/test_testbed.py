@@ -6,8 +6,6 @@ import itertools
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ FOLDER = ROOT / "examples" / "testbed"
 TASKS = {row["task"]: row for row in csv.DictReader(tables.TASKS.open())}
 
 
-def module(name: str) -> ModuleType:
+def module(name):
     """Return an environment of the folder, newly loaded."""
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec and spec.loader
@@ -34,12 +32,12 @@ def module(name: str) -> ModuleType:
     return made
 
 
-def check(name: str, blind: float, reference: float) -> None:
+def check(name, blind, reference):
     """Assert that computed returns are those of the table."""
     assert [blind, reference] == pytest.approx([float(TASKS[name]["blind"]), float(TASKS[name]["reference"])], rel=5e-4)
 
 
-def test_every_environment_has_a_file_of_settings_and_a_task() -> None:
+def test_every_environment_has_a_file_of_settings_and_a_task():
     named = {file.stem for file in (FOLDER / "conf" / "env").glob("*.yaml")}
     assert named == {file.stem for file in FOLDER.glob("*.py")} - {"sb3"}
     assert named <= {task["settings"].split()[0].removeprefix("env=") for task in TASKS.values()}
@@ -47,12 +45,12 @@ def test_every_environment_has_a_file_of_settings_and_a_task() -> None:
 
 @pytest.mark.by_default(2)
 @pytest.mark.parametrize("name", TASKS)
-def test_runs_have_the_bars_of_the_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_have_the_bars_of_the_table(name, monkeypatch):
     monkeypatch.chdir(FOLDER)
     assert compose(TASKS[name]["settings"].split()).env.solved_at == float(TASKS[name]["bar"])
 
 
-def test_bars_lie_four_fifths_of_the_way_from_the_blind_policy_to_the_reference() -> None:
+def test_bars_lie_four_fifths_of_the_way_from_the_blind_policy_to_the_reference():
     ruled = [task for task in TASKS.values() if task["blind"]]
     assert len(ruled) == 25
     for task in ruled:
@@ -60,7 +58,7 @@ def test_bars_lie_four_fifths_of_the_way_from_the_blind_policy_to_the_reference(
         assert float(task["bar"]) == float(f"{blind + 0.8 * (reference - blind):.4g}"), task["task"]
 
 
-def test_the_optimum_of_the_maze_is_that_of_dynamic_programming() -> None:
+def test_the_optimum_of_the_maze_is_that_of_dynamic_programming():
     maze = module("maze")
     side, p, every = maze.SIDE, maze.Params(), range(maze.SIDE)
     outcomes = [[maze.step(maze.State(x, y), action, p) for x in every for y in every] for action in range(4)]
@@ -77,14 +75,14 @@ def test_the_optimum_of_the_maze_is_that_of_dynamic_programming() -> None:
     check("maze", (constant @ start).max(), best @ start)
 
 
-def test_the_optimum_of_the_plate_is_that_of_the_riccati_equation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_optimum_of_the_plate_is_that_of_the_riccati_equation(monkeypatch):
     plate = module("plate")
     p, zero, eye = plate.Params(), np.zeros(plate.SPOTS), np.eye(plate.SPOTS)
     monkeypatch.setattr(plate, "normal", lambda rng, n: 0.0)
     a = np.array([plate.step(plate.State(unit.copy(), zero.copy()), zero, None, p)[0].error for unit in eye]).T
     b = np.array([plate.step(plate.State(zero.copy(), zero.copy()), unit, None, p)[0].error for unit in eye]).T
 
-    def cost(regulated: bool) -> float:
+    def cost(regulated):
         """Return the expected cost of 100 steps, from errors of -0.5 to 0.5; without actions unless regulated."""
         later, of_noise = 0.0 * eye, 0.0
         for _ in range(100):
@@ -96,12 +94,12 @@ def test_the_optimum_of_the_plate_is_that_of_the_riccati_equation(monkeypatch: p
     check("plate", -cost(False), -cost(True))
 
 
-def test_the_reference_of_the_epidemic_is_the_best_of_its_grid() -> None:
+def test_the_reference_of_the_epidemic_is_the_best_of_its_grid():
     epidemic, episodes = module("epidemic"), 200
     on_arrays = {"exp": np.exp, "log": np.log, "maximum": np.maximum, "float32": np.asarray}
     vars(epidemic).update(on_arrays, uniform=lambda rng, n, low, high: rng.uniform(low, high, episodes))
 
-    def earned(high: int, low: int, above: float) -> float:
+    def earned(high, low, above):
         """Return the mean return of one level above a number of infected, and of another below it."""
         state, total = epidemic.reset(np.random.default_rng(0)), 0.0
         for _ in range(52):
@@ -114,7 +112,7 @@ def test_the_reference_of_the_epidemic_is_the_best_of_its_grid() -> None:
     check("epidemic", max(earned(level, level, 0.0) for level in range(4)), best)
 
 
-def test_a_table_counts_the_runs_of_each_set() -> None:
+def test_a_table_counts_the_runs_of_each_set():
     run = {"task": "maze", "n_envs": "1", "minutes": "1", "return": "0.5", "solved": "true"}
     several = [run | {"settings": "derived", "solved": solved} for solved in ("true", "false")]
     several += [run | {"settings": "sb3", "solved": "false"}, run | {"settings": "derived", "minutes": "0.5"}]
@@ -126,7 +124,7 @@ def test_a_table_counts_the_runs_of_each_set() -> None:
     ]
 
 
-def test_the_campaign_trains_the_environments_that_rules_were_not_chosen_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_campaign_trains_the_environments_that_rules_were_not_chosen_on(monkeypatch):
     monkeypatch.chdir(FOLDER)
     campaign = next(line for line in scripts(FOLDER / "README.md")[1].splitlines() if line.startswith("warprun -m"))
     own = {file.stem for file in (FOLDER / "conf" / "env").glob("*.yaml")}
@@ -137,7 +135,7 @@ def test_the_campaign_trains_the_environments_that_rules_were_not_chosen_on(monk
 
 
 @pytest.mark.long  # compiles
-def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_the_readme_run(tmp_path, monkeypatch):
     """As they are written, with tiny budgets."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     shutil.copytree(FOLDER, tmp_path / "testbed", ignore=shutil.ignore_patterns("outputs"))
@@ -156,9 +154,7 @@ HEALTHY = (
 @pytest.mark.slow  # compiles
 @pytest.mark.parametrize("more", ["", "env.solved_at=null"])
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_run_that_reaches_the_bar_is_not_told_that_it_does_not_learn(
-    name: str, more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_reaches_the_bar_is_not_told_that_it_does_not_learn(name, more, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(FOLDER)
     given = "agent=ppo tuned=none device=cpu concurrency.threads=1 n_envs=100 total_steps=1e6 stop_when_solved=false"
     result = warprun.train([*words(f"{given} {TASKS[name]['settings']} {more}"), f"run_dir={tmp_path / 'run'}"])

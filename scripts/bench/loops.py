@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from statistics import median
 
 import numpy as np
-from common import ROOT, in_turn, medians, rate
+from common import ROOT, rate
 
 sys.path.insert(0, str(ROOT))
 
@@ -33,8 +34,8 @@ def speeds() -> dict[str, dict[str, float]]:
         steps = {"warprun": warprun(kind, ENVIRONMENTS), "NumPy": vectorized(kind, ENVIRONMENTS)}
         for step in steps.values():
             step()  # compiles
-        turns = {name: lambda step=step: ENVIRONMENTS * rate(lambda: step() or 1, SECONDS) / 1e6 for name, step in steps.items()}
-        rates = medians(in_turn(turns, 3))
+        turns = [{name: rate(step, SECONDS) / 1e6 for name, step in steps.items()} for _ in range(3)]
+        rates = {name: median(turn[name] for turn in turns) for name in steps}
         found[kind] = {name: round(speed, 3) for name, speed in (rates | {"ratio": rates["warprun"] / rates["NumPy"]}).items()}
     return found
 
@@ -44,13 +45,18 @@ def substeps(kind: str) -> int:
     return int(kind.partition("-")[2] or 10)
 
 
-def warprun(kind: str, n: int) -> Callable[[], None]:
-    """Return a step of all environments by the kernel."""
+def warprun(kind: str, n: int) -> Callable[[], int]:
+    """Return a step of all environments by the kernel, which returns their number."""
     environment = loops.environment(FUNCTIONS[kind.partition("-")[0]])
     engine = make(environment, f"loops_{kind.partition('-')[0]}", n_envs=n, horizon=1, params=loops.Params(substeps=substeps(kind)))
     (group,) = engine.trajectory.groups.values()
     group.action[0].copy_(group.action[0].random_(0, 2))
-    return lambda: engine.step(0)
+
+    def step() -> int:
+        engine.step(0)
+        return n
+
+    return step
 
 
 # NumPy ----------------------------------------------------------------------------------------------------------------------------------
@@ -63,14 +69,14 @@ def start(n: int) -> Arrays:
     return states | {"a": rng.integers(0, 2, n).astype(np.float32), "cells": rng.random((loops.CELLS, n), np.float32)}
 
 
-def vectorized(kind: str, n: int) -> Callable[[], None]:
+def vectorized(kind: str, n: int) -> Callable[[], int]:
     """Return the same step in NumPy, one operation for all environments, as one writes it."""
     environment, rng = loops.environment(FUNCTIONS[kind.partition("-")[0]]), np.random.default_rng(0)
     state, dynamics = start(n) | {"tried": np.zeros(n, np.int32)}, dynamics_of(kind, n)
     clock, returns = np.zeros(n, np.int32), np.zeros(n, np.float32)
     ended_returns: list[float] = []
 
-    def step() -> np.ndarray:
+    def step() -> int:
         reward, terminated = dynamics(state)
         clock[:] += 1
         returns[:] += reward
@@ -80,12 +86,10 @@ def vectorized(kind: str, n: int) -> Callable[[], None]:
             clock[ended], returns[ended] = 0, 0.0
             state["u"][ended], state["w"][ended] = rng.uniform(0.5, 0.9, len(ended)), rng.uniform(0.6, 1.0, len(ended))
             state["cells"][:, ended], state["tried"][ended] = rng.random((loops.CELLS, len(ended)), np.float32), 0
-        return np.stack((state["u"], state["w"], state["tried"].astype(np.float32), state["cells"][3]), axis=1)
+        np.stack((state["u"], state["w"], state["tried"].astype(np.float32), state["cells"][3]), axis=1)  # what is observed
+        return n
 
-    def run() -> None:
-        step()
-
-    return run
+    return step
 
 
 def dynamics_of(kind: str, n: int) -> Callable[[Arrays], tuple[np.ndarray, np.ndarray]]:

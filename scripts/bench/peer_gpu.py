@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import peer_jax
-import peer_jax_memory
 import peer_population
 import peer_work as spec
 
@@ -39,18 +38,14 @@ def prepared(work: str, n_envs: int) -> spec.Iterate:
     """Return a compiled iteration."""
     if work == POPULATION:
         return peer_population.prepare(spec.WORKS[POPULATION], GENERATOR, AGENTS, 1, (AGENTS,))[0]
-    library = peer_jax_memory if work.startswith("lstm") else peer_jax
-    return library.prepare(spec.WORKS[work], GENERATOR, n_envs, 1)[0]
+    return peer_jax.prepare(spec.WORKS[work], GENERATOR, n_envs, 1)[0]
 
 
 def rows(until: float) -> Iterator[dict[str, Any]]:
     """Yield what is measured, the small sizes of every work first, then a population."""
     rates: dict[str, float] = {}
     works = [(work, n_envs, *shown) for n_envs in SIZES for work, shown in WORKS.items() if work != "lstm-16" or n_envs == SIZES[0]]
-    for work, n_envs, name, kind in (
-        *works,
-        (POPULATION, AGENTS * spec.AGENT_ENVS, f"{AGENTS:,} agents, PPO 4 x 4, 64-64", "training"),
-    ):
+    for work, n_envs, name, kind in (*works, (POPULATION, AGENTS * spec.AGENT_ENVS, f"{AGENTS:,} agents, PPO 4 x 4, 64-64", "training")):
         steps = n_envs * (spec.AGENT_HORIZON if work == POPULATION else spec.HORIZON)
         needs = PREPARES_S + (2 + ROUNDS) * steps / rates.get("ppo-64" if work == POPULATION else work, 1e12)
         if time.time() + needs > until:

@@ -1,4 +1,9 @@
-"""gymnax with A2C and PPO written for speed in JAX, a whole iteration in one compiled program; and rejax on gymnax."""
+"""gymnax with A2C and PPO written for speed in JAX, a whole iteration in one compiled program; and rejax on gymnax.
+
+With memory PPO is recurrent, an LSTM that `lax.scan` takes over the steps. As in PureJaxRL (Lu et al. 2022) a minibatch has all steps of
+some environments then, and sequences begin with what was remembered in the rollout. The formulas of the LSTM are those of Hochreiter &
+Schmidhuber 1997 with the forget gates of Gers, Schmidhuber & Cummins 2000.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,10 @@ import optax
 import peer_work as spec
 from peer_work import Iterate, OffPolicy, Work
 
+ENV, ENV_PARAMS = gymnax.make("CartPole-v1")
+Layers = list[tuple[jax.Array, jax.Array]]
+"""Weights and biases."""
+
 
 class Step(NamedTuple):
     """The stored tensors of a rollout, [T, N, ...]."""
@@ -24,6 +33,15 @@ class Step(NamedTuple):
     done: jax.Array
 
 
+class Memory(NamedTuple):
+    """What an LSTM remembers, [N, units] each."""
+
+    output: jax.Array
+    cell: jax.Array
+    keep: jax.Array
+    """[N]: 0 if an episode begins, else 1."""
+
+
 class State(NamedTuple):
     """The state that an iteration passes to the next."""
 
@@ -31,12 +49,9 @@ class State(NamedTuple):
     optimizer: Any
     env: Any
     obs: jax.Array
+    memory: Memory | None
+    """None without an LSTM."""
     key: jax.Array
-
-
-ENV, ENV_PARAMS = gymnax.make("CartPole-v1")
-Layers = list[tuple[jax.Array, jax.Array]]
-"""Weights and biases."""
 
 
 def optimizer_of(work: Work) -> optax.GradientTransformation:
@@ -45,39 +60,82 @@ def optimizer_of(work: Work) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(spec.MAX_NORM), optax.adam(rate, eps=1e-5))
 
 
+# Networks -------------------------------------------------------------------------------------------------------------
+
+
+class Recurrent(NamedTuple):
+    """An LSTM with the gates input, forget, cell and output after hidden layers, and a head for logits and value."""
+
+    gates: Layers
+    """The last one has the part of the gates, 4 units, that follows from observations."""
+    recurrent: jax.Array
+    """[units, 4 units]."""
+    head: Layers
+
+
 def network(key: jax.Array, work: Work) -> list[Layers]:
     """Return a trunk with a head for logits and value, or one for each."""
+    sizes = (spec.FEATURES, work.width, work.width)
     if not work.separate:
-        return [trunk(key, work.width, spec.ACTIONS + 1, 0.01)]
-    keys = jax.random.split(key)
-    return [trunk(keys[0], work.width, spec.ACTIONS, 0.01), trunk(keys[1], work.width, 1, 1.0)]
+        return [layers(key, (*sizes, spec.ACTIONS + 1), 0.01)]
+    policy, value = jax.random.split(key)
+    return [layers(policy, (*sizes, spec.ACTIONS), 0.01), layers(value, (*sizes, 1), 1.0)]
 
 
-def trunk(key: jax.Array, width: int, outputs: int, gain: float) -> Layers:
-    """Return two hidden layers and a head, whose weights have `gain`."""
-    sizes = (spec.FEATURES, width, width, outputs)
-    gains = (2**0.5, 2**0.5, gain)
-    keys = jax.random.split(key, len(gains))
+def recurrent_network(key: jax.Array, work: Work) -> Recurrent:
+    """Return orthogonal weights; the forget gate has a bias of 1."""
+    keys, init = jax.random.split(key, 4), jax.nn.initializers.orthogonal()
+
+    def gates(key: jax.Array, inputs: int) -> jax.Array:
+        return jnp.concatenate([init(own, (inputs, work.units), jnp.float32) for own in jax.random.split(key, 4)], 1)
+
+    hidden = layers(keys[0], (spec.FEATURES, work.width, work.width))
+    bias = jnp.zeros(4 * work.units).at[work.units : 2 * work.units].set(1.0)
+    head = layers(keys[1], (work.units, spec.ACTIONS + 1), 0.01)
+    return Recurrent([*hidden, (gates(keys[2], work.width), bias)], gates(keys[3], work.units), head)
+
+
+def layers(key: jax.Array, sizes: tuple[int, ...], gain: float = 2**0.5) -> Layers:
+    """Return layers with orthogonal weights; those of the last one have `gain`."""
+    keys, gains = jax.random.split(key, len(sizes) - 1), [2**0.5] * (len(sizes) - 2) + [gain]
     init = jax.nn.initializers.orthogonal
-    return [(init(gains[n])(keys[n], sizes[n : n + 2], jnp.float32), jnp.zeros(sizes[n + 1])) for n in range(3)]
+    return [(init(gains[n])(own, sizes[n : n + 2], jnp.float32), jnp.zeros(sizes[n + 1])) for n, own in enumerate(keys)]
 
 
 def forward(parameters: list[Layers], obs: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return logits [..., 2] and values [...]."""
-    out = jnp.concatenate([outputs(layers, obs) for layers in parameters], -1)
+    return split(jnp.concatenate([outputs(trunk, obs) for trunk in parameters], -1))
+
+
+def split(out: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the logits and the values of the outputs of heads."""
     return out[..., : spec.ACTIONS], out[..., spec.ACTIONS]
 
 
-def outputs(layers: Layers, obs: jax.Array) -> jax.Array:
-    """Return the outputs of a trunk."""
+def outputs(layers: Layers, rows: jax.Array) -> jax.Array:
+    """Return the outputs of layers, of which only the last one is linear."""
     for weight, bias in layers[:-1]:
-        obs = jnp.tanh(obs @ weight + bias)
-    return obs @ layers[-1][0] + layers[-1][1]
+        rows = jnp.tanh(rows @ weight + bias)
+    return rows @ layers[-1][0] + layers[-1][1]
 
 
-def chosen(logits: jax.Array, action: jax.Array) -> jax.Array:
-    """Return the log-probability of `action`."""
-    return jnp.take_along_axis(jax.nn.log_softmax(logits), action[..., None], -1)[..., 0]
+def remember(net: Recurrent, memory: Memory, gates: jax.Array) -> Memory:
+    """Return what is remembered after a step; where an episode begins, nothing is before it."""
+    output, cell = memory.output * memory.keep[:, None], memory.cell * memory.keep[:, None]
+    i, f, g, o = jnp.split(gates + output @ net.recurrent, 4, -1)
+    cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return memory._replace(output=jax.nn.sigmoid(o) * jnp.tanh(cell), cell=cell)
+
+
+# An iteration ---------------------------------------------------------------------------------------------------------
+
+
+def act(state: State) -> tuple[jax.Array, jax.Array, Memory | None]:
+    """Return logits and values of the current observations, and what is remembered after them."""
+    if state.memory is None:
+        return *forward(state.parameters, state.obs), None
+    memory = remember(state.parameters, state.memory, outputs(state.parameters.gates, state.obs))
+    return *split(outputs(state.parameters.head, memory.output)), memory
 
 
 def rollout(state: State, horizon: int) -> tuple[State, Step]:
@@ -85,15 +143,21 @@ def rollout(state: State, horizon: int) -> tuple[State, Step]:
 
     def step(state: State, _: None) -> tuple[State, Step]:
         key, key_action, key_env = jax.random.split(state.key, 3)
-        logits, value = forward(state.parameters, state.obs)
+        logits, value, memory = act(state)
         action = jax.random.categorical(key_action, logits)
         keys = jax.random.split(key_env, len(state.obs))
         stepped = jax.vmap(ENV.step, (0, 0, 0, None))(keys, state.env, action, ENV_PARAMS)
         obs, env, reward, terminated, truncated, _ = stepped
-        kept = Step(state.obs, action, chosen(logits, action), value, reward, terminated | truncated)
-        return state._replace(env=env, obs=obs, key=key), kept
+        done = terminated | truncated
+        made = Step(state.obs, action, chosen(jax.nn.log_softmax(logits), action), value, reward, done)
+        return state._replace(env=env, obs=obs, memory=memory and memory._replace(keep=1.0 - done), key=key), made
 
     return jax.lax.scan(step, state, None, horizon)
+
+
+def chosen(log_p: jax.Array, action: jax.Array) -> jax.Array:
+    """Return the log-probability of `action`."""
+    return jnp.take_along_axis(log_p, action[..., None], -1)[..., 0]
 
 
 def advantages(steps: Step, last: jax.Array) -> jax.Array:
@@ -109,15 +173,10 @@ def advantages(steps: Step, last: jax.Array) -> jax.Array:
     return jax.lax.scan(back, (jnp.zeros_like(last), last), steps, reverse=True)[1]
 
 
-def loss(parameters: list[Layers], rows: Step, advantage: jax.Array, work: Work) -> jax.Array:
-    """Return the loss of A2C, or PPO's clipped one, over rows [R]."""
-    return objective(*forward(parameters, rows.obs), rows, advantage, work)
-
-
 def objective(logits: jax.Array, value: jax.Array, rows: Step, advantage: jax.Array, work: Work) -> jax.Array:
     """Return the loss of what a network gives for steps, [...] each, of a minibatch."""
     log_p = jax.nn.log_softmax(logits)
-    log_prob = jnp.take_along_axis(log_p, rows.action[..., None], -1)[..., 0]
+    log_prob = chosen(log_p, rows.action)
     returns = rows.value + advantage
     error = jnp.square(value - returns)
     if work.clips_value:
@@ -133,31 +192,48 @@ def objective(logits: jax.Array, value: jax.Array, rows: Step, advantage: jax.Ar
     return policy + spec.VALUE_COEF * error.mean() - spec.ENTROPY_COEF * entropy
 
 
+def loss(parameters: Any, first: Memory | None, steps: Step, advantage: jax.Array, work: Work) -> jax.Array:
+    """Return the loss over rows [R], or over sequences [T, B] that follow `first`: its gradient goes back through all their steps."""
+    if first is None:
+        return objective(*forward(parameters, steps.obs), steps, advantage, work)
+
+    def step(memory: Memory, given: tuple[jax.Array, jax.Array]) -> tuple[Memory, jax.Array]:
+        gates, keep = given
+        memory = remember(parameters, memory._replace(keep=keep), gates)
+        return memory, memory.output
+
+    keeps = jnp.concatenate([first.keep[None], 1.0 - steps.done[:-1]])
+    _, remembered = jax.lax.scan(step, first, (outputs(parameters.gates, steps.obs), keeps))
+    return objective(*split(outputs(parameters.head, remembered)), steps, advantage, work)
+
+
 def iteration(state: State, work: Work) -> State:
     """Make a rollout and an update."""
+    first = state.memory
     state, steps = rollout(state, work.horizon)
     if work.learner == "none":
         return state
-    advantage = advantages(steps, forward(state.parameters, state.obs)[1])
-    rows, advantage = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (steps, advantage))
+    learned = steps, advantages(steps, act(state)[1])
+    if first is None:  # else a minibatch has whole sequences
+        learned = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), learned)
 
-    def descend(carry: tuple[Any, Any], part: tuple[Step, jax.Array]) -> tuple[tuple[Any, Any], None]:
+    def descend(carry: tuple[Any, Any], first: Memory | None, part: tuple[Step, jax.Array]) -> tuple[Any, Any]:
         parameters, optimizer = carry
-        slope = jax.grad(loss)(parameters, *part, work)
+        slope = jax.grad(loss)(parameters, first, *part, work)
         change, optimizer = optimizer_of(work).update(slope, optimizer)
-        return (optax.apply_updates(parameters, change), optimizer), None
+        return optax.apply_updates(parameters, change), optimizer
+
+    def minibatch(carry: tuple[Any, Any], part: jax.Array) -> tuple[tuple[Any, Any], None]:
+        taken = jax.tree.map(lambda x: x[part] if first is None else x[:, part], learned)
+        return descend(carry, jax.tree.map(lambda x: x[part], first), taken), None
 
     def epoch(carry: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], None]:
-        order = jax.random.permutation(key, len(advantage)).reshape(work.minibatches, -1)
-
-        def minibatch(carry: tuple[Any, Any], part: jax.Array) -> tuple[tuple[Any, Any], None]:
-            return descend(carry, jax.tree.map(lambda x: x[part], (rows, advantage)))
-
+        order = jax.random.permutation(key, learned[1].shape[-1]).reshape(work.minibatches, -1)
         return jax.lax.scan(minibatch, carry, order)
 
     carry = (state.parameters, state.optimizer)
     if work.minibatches == 1:
-        carry, _ = descend(carry, (rows, advantage))
+        carry = descend(carry, first, learned)
     else:
         key, *keys = jax.random.split(state.key, work.epochs + 1)
         carry, _ = jax.lax.scan(epoch, carry, jnp.stack(keys))
@@ -166,11 +242,13 @@ def iteration(state: State, work: Work) -> State:
 
 
 def first_state(key: jax.Array, work: Work, n_envs: int) -> State:
-    """Return reset environments and a new network."""
+    """Return reset environments, a new network, and nothing remembered."""
     key, key_network, key_env = jax.random.split(key, 3)
     obs, env = jax.vmap(ENV.reset, (0, None))(jax.random.split(key_env, n_envs), ENV_PARAMS)
-    parameters = network(key_network, work)
-    return State(parameters, optimizer_of(work).init(parameters), env, obs, key)
+    parameters: Any = recurrent_network(key_network, work) if work.units else network(key_network, work)
+    nothing = [jnp.zeros((n_envs, work.units)) for _ in range(2)]  # two arrays, because each is donated
+    memory = Memory(*nothing, jnp.zeros(n_envs)) if work.units else None
+    return State(parameters, optimizer_of(work).init(parameters), env, obs, memory, key)
 
 
 def several(step: Callable[[Any], Any], state: Any, steps: int, together: int = 0) -> tuple[Iterate, int]:
@@ -192,7 +270,7 @@ def prepare(work: Work, variant: str, n_envs: int, threads: int) -> tuple[Iterat
     jax.config.update("jax_default_prng_impl", variant)
     state = jax.jit(lambda key: first_state(key, work, n_envs))(jax.random.key(0))
     iterate, together = several(lambda state: iteration(state, work), state, n_envs * work.horizon)
-    return iterate, f"jit of {together} iterations"
+    return iterate, f"jit of {together} iterations" + ", scan over time" * bool(work.units)
 
 
 # rejax ----------------------------------------------------------------------------------------------------------------

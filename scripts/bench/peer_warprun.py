@@ -1,13 +1,19 @@
-"""warprun itself: simulator and agent of a run, without records and evaluations; and the rate of its matrix product."""
+"""warprun itself: simulator and agent of a run without records and evaluations, sweeps by one command, the rate of the matrix product."""
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
+import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import peer_work as spec
-from peer_work import Iterate, OffPolicy, Work
+from peer_work import Iterate, OffPolicy, Sweep, Work
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -17,6 +23,12 @@ from warprun.kernels import compile as kernels
 from warprun.kernels.peak import REPEATS, SIZE, SOURCE
 from warprun.kernels.simd import COLUMNS, multiply
 from warprun.kernels.threads import threads as threads_of_process
+
+LEAN = ["log.tensorboard=false", "log.every=10%", "checkpoint.best=false", "eval.every=never", "eval.final_episodes=20"]
+"""Records and evaluations of agents that are only timed."""
+
+SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
 
 
 def prepare(work: Work | OffPolicy, variant: str, n_envs: int, threads: int) -> tuple[Iterate, str]:
@@ -92,3 +104,28 @@ def _product(threads: int) -> Iterate:
         return threads * REPEATS * SIZE * SIZE * COLUMNS
 
     return iterate
+
+
+def prepare_sweep(work: Work | Sweep, variant: str, agents: int, threads: int) -> tuple[Iterate, str]:
+    """Return a sweep over seeds; it gives the environment steps of all agents, or the number of agents that it has solved."""
+    if isinstance(work, Sweep):
+        words = [work.settings]
+    else:
+        trained = work._replace(separate=variant == "separate")
+        words = ["env=cartpole", *settings_of(trained), f"n_envs={spec.AGENT_ENVS}", f"total_steps={spec.AGENT_STEPS}", *LEAN]
+        words.append("stop_when_solved=false")
+    # What a command leaves behind becomes a child of this process, so that its time is counted, too.
+    ctypes.CDLL(None).prctl(SUBREAPER, 1)
+    words += [f"seed=range(0,{agents})", f"launcher.workers={threads}"]
+
+    def iterate() -> int:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "warprun", "-m", *words, f"sweep_dir={folder}/sweep"]
+            subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=True)
+            with suppress(ChildProcessError):
+                while True:
+                    os.wait()
+            ended = [json.loads(path.read_text()) for path in Path(folder, "sweep").glob("[0-9]*/status.json")]
+        return sum(each["state"] == "solved" if isinstance(work, Sweep) else each["env_steps"] for each in ended)
+
+    return iterate, f"one command, {threads} workers"

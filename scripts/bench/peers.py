@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from campaign import Parts, Values, cpu_s, measure, read
-from common import DOCS, ROOT, settings
+from common import DOCS, ROOT, settings, stop
 from peer_work import CAPACITY, WORKS, OffPolicy, versions
 
 from warprun.runs import rundir
@@ -48,10 +48,10 @@ class Peer(NamedTuple):
     """Passed to the function: trunks, random number generator, library, or capacity of the replay memory."""
     trunk: str
     """shared or separate trunk of policy and value; compared with warprun with the same kind of trunk."""
-    n_envs: int
-    threads: int
     needs: tuple[str, ...]
     """Required modules."""
+    n_envs: int
+    threads: int
     works: tuple[str, ...]
 
     def key(self) -> str:
@@ -64,87 +64,73 @@ JAX, REJAX, SB3 = ("jax", "gymnax", "optax"), ("jax", "gymnax", "rejax"), ("torc
 LIMIT, OWN = "arithmetic limit", "warprun"
 AGENTS = 128
 """Of a population; the number of environments of a peer is that of its agents then."""
+SHARED, SEPARATE = ("shared", "shared"), ("separate", "separate")
+"""Variant and trunk of warprun."""
+RBG = "unsafe_rbg"
+"""The fastest of JAX's generators of random numbers."""
+limit = partial(Peer, LIMIT, "peer_warprun:prepare", "product", "shared", (), 0)
+jax = partial(Peer, "JAX on gymnax", "peer_jax:prepare", RBG, "shared", JAX)
+rejax = partial(Peer, "rejax", "peer_jax:prepare_rejax", RBG, "separate", REJAX)
 
 
-def own(variant: str, n_envs: int, threads: int, *works: str) -> Peer:
+def own(kind: tuple[str, str], n_envs: int, threads: int, works: tuple[str, ...]) -> Peer:
     """Return warprun as a peer."""
-    return Peer(OWN, "peer_warprun:prepare", variant, "separate" if variant == "separate" else "shared", n_envs, threads, (), works)
+    return Peer(OWN, "peer_warprun:prepare", *kind, (), n_envs, threads, works)
 
 
-def limit(threads: int, *works: str) -> Peer:
-    """Return the rate of the matrix product as a peer."""
-    return Peer(LIMIT, "peer_warprun:prepare", "product", "shared", 0, threads, (), works)
-
-
-def sweep(variant: str, agents: int, work: str) -> Peer:
+def sweep(kind: tuple[str, str], agents: int, work: str) -> Peer:
     """Return warprun, which trains agents by one command."""
-    return Peer(OWN, "peer_sweeps:prepare", variant, variant, agents, CORES, (), (work,))
+    return Peer(OWN, "peer_warprun:prepare_sweep", *kind, (), agents, CORES, (work,))
 
 
-def population(name: str, function: str, needs: tuple[str, ...]) -> Peer:
-    """Return agents that learn together in JAX."""
-    return Peer(name, f"peer_population:{function}", "unsafe_rbg", "separate", AGENTS, CORES, needs, ("population",))
-
-
-def jax(n_envs: int, threads: int, *works: str) -> Peer:
-    """Return the learner written in JAX; unsafe_rbg is the fastest of JAX's generators of random numbers."""
-    module = "peer_jax_memory" if set(works) <= set(MEMORY) else "peer_jax"
-    return Peer("JAX on gymnax", f"{module}:prepare", "unsafe_rbg", "shared", n_envs, threads, JAX, works)
-
-
-def rejax(n_envs: int, *works: str) -> Peer:
-    """Return PPO of rejax."""
-    return Peer("rejax", "peer_jax:prepare_rejax", "unsafe_rbg", "separate", n_envs, CORES, REJAX, works)
-
-
-def rejax_off_policy(capacity: int, n_envs: int, threads: int, *works: str) -> Peer:
+def rejax_off_policy(capacity: int, n_envs: int, threads: int, works: tuple[str, ...]) -> Peer:
     """Return rejax off policy with a replay memory of a capacity."""
     name = "rejax" if capacity == CAPACITY else f"rejax, memory of {capacity:,}"
-    return Peer(name, "peer_jax:prepare_off_policy", str(capacity), "shared", n_envs, threads, REJAX, works)
+    return Peer(name, "peer_jax:prepare_off_policy", str(capacity), "shared", REJAX, n_envs, threads, works)
 
 
-def sb3(name: str, library: str, trunk: str, n_envs: int, threads: int, *works: str) -> Peer:
+def sb3(name: str, library: str, trunk: str, n_envs: int, threads: int, works: tuple[str, ...]) -> Peer:
     """Return Stable-Baselines3, or a package with its interface."""
-    return Peer(name, "peer_sb3:prepare_sb3", library, trunk, n_envs, threads, (*SB3, library), works)
+    return Peer(name, "peer_sb3:prepare_sb3", library, trunk, (*SB3, library), n_envs, threads, works)
 
 
 # 10,000 environments, and 1,000 where a peer can train faster with them. A process with one thread is bound to a core.
 PEERS = (
-    limit(CORES, *ON_POLICY, *BATCHED, *MEMORY, *MANY),
-    limit(1, "few", *ONE, *FEW),
-    own("shared", 10_000, CORES, *ON_POLICY, "lstm-16"),
-    own("separate", 10_000, CORES, *TRAINING),
-    own("shared", 10, 1, "few"),
-    own("shared", 100, 1, "few"),
-    own("gymnax", 10_000, CORES, *BATCHED),
-    own("gymnax", 1_000, CORES, *BATCHED),
-    own("shared", 1_024, CORES, "lstm-128"),
-    own("shared", 1, 1, *ONE),
-    own("shared", 16, 1, *FEW),
-    own("shared", 1_000, CORES, *MANY),
-    jax(10_000, CORES, *ON_POLICY, *BATCHED),
-    jax(1_000, CORES, *TRAINING, *BATCHED),
-    rejax(10_000, *TRAINING),
-    rejax(1_000, *TRAINING),
-    sb3("Stable-Baselines3", "stable_baselines3", "separate", 1_000, 1, "a2c-64", "ppo-64"),
-    jax(10, 1, "few"),
-    jax(100, 1, "few"),
-    jax(1_024, CORES, "lstm-128"),
-    jax(10_000, CORES, "lstm-16"),
-    sb3("sb3-contrib", "sb3_contrib", "shared", 64, 1, *MEMORY),
-    sb3("sb3-contrib", "sb3_contrib", "shared", 256, CORES, *MEMORY),
-    sb3("SBX", "sbx", "shared", 1, 1, *ONE),
-    sb3("Stable-Baselines3", "stable_baselines3", "shared", 1, 1, *ONE),
-    rejax_off_policy(CAPACITY, 16, 1, *FEW),
-    rejax_off_policy(2_000, 16, 1, *FEW),
-    rejax_off_policy(CAPACITY, 1_000, CORES, *MANY),
-    rejax_off_policy(2_000, 1_000, CORES, *MANY),
-    sweep("separate", AGENTS, "population"),
-    sweep("shared", AGENTS, "population"),
-    population("JAX on gymnax", "prepare", JAX),
-    population("rejax", "prepare_rejax", REJAX),
-    sweep("shared", 32, "seeds"),
-    sweep("shared", 256, "solved"),
+    limit(CORES, (*ON_POLICY, *BATCHED, *MEMORY, *MANY)),
+    limit(1, ("few", *ONE, *FEW)),
+    own(SHARED, 10_000, CORES, (*ON_POLICY, "lstm-16")),
+    own(SEPARATE, 10_000, CORES, TRAINING),
+    own(SHARED, 10, 1, ("few",)),
+    own(SHARED, 100, 1, ("few",)),
+    own(("gymnax", "shared"), 10_000, CORES, BATCHED),
+    own(("gymnax", "shared"), 1_000, CORES, BATCHED),
+    own(SHARED, 1_024, CORES, ("lstm-128",)),
+    own(SHARED, 1, 1, ONE),
+    own(SHARED, 16, 1, FEW),
+    own(SHARED, 1_000, CORES, MANY),
+    jax(10_000, CORES, (*ON_POLICY, *BATCHED)),
+    jax(1_000, CORES, (*TRAINING, *BATCHED)),
+    rejax(10_000, CORES, TRAINING),
+    rejax(1_000, CORES, TRAINING),
+    sb3("Stable-Baselines3", "stable_baselines3", "separate", 1_000, 1, ("a2c-64", "ppo-64")),
+    jax(10, 1, ("few",)),
+    jax(100, 1, ("few",)),
+    jax(1_024, CORES, ("lstm-128",)),
+    jax(10_000, CORES, ("lstm-16",)),
+    sb3("sb3-contrib", "sb3_contrib", "shared", 64, 1, MEMORY),
+    sb3("sb3-contrib", "sb3_contrib", "shared", 256, CORES, MEMORY),
+    sb3("SBX", "sbx", "shared", 1, 1, ONE),
+    sb3("Stable-Baselines3", "stable_baselines3", "shared", 1, 1, ONE),
+    rejax_off_policy(CAPACITY, 16, 1, FEW),
+    rejax_off_policy(2_000, 16, 1, FEW),
+    rejax_off_policy(CAPACITY, 1_000, CORES, MANY),
+    rejax_off_policy(2_000, 1_000, CORES, MANY),
+    sweep(SEPARATE, AGENTS, "population"),
+    sweep(SHARED, AGENTS, "population"),
+    Peer("JAX on gymnax", "peer_population:prepare", RBG, "separate", JAX, AGENTS, CORES, ("population",)),
+    Peer("rejax", "peer_population:prepare_rejax", RBG, "separate", REJAX, AGENTS, CORES, ("population",)),
+    sweep(SHARED, 32, "seeds"),
+    sweep(SHARED, 256, "solved"),
 )
 
 
@@ -254,8 +240,7 @@ def main() -> None:
     needed = {module for peer in PEERS for module in peer.needs if set(peer.works) & set(chosen.works)}
     missing = sorted(module for module in needed if importlib.util.find_spec(module) is None)
     if missing:
-        print(f"peers: not installed: {', '.join(missing)}; run: pip install -r scripts/bench/requirements.txt", file=sys.stderr)
-        sys.exit(2)
+        stop(f"not installed: {', '.join(missing)}; run: pip install -r scripts/bench/requirements.txt")
     about = {
         "machine": {"processor": rundir.processor(), "cores": os.cpu_count(), **versions()},
         "commit": commit(),

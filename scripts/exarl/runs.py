@@ -61,12 +61,7 @@ def measure(case: str) -> dict[str, float]:
     made = 1 if protocol in ("async", "queue") else actors * TRAIN_MS / STEP_MS / learners  # per rollout that is learned from
     mode = ["concurrency=async"] if protocol == "async" else ["concurrency=rma", f"concurrency.window={protocol}"]
     network = ["agent.network.module=./sleepy.py:SleepyNetwork", f"agent.network.kwargs.train_ms={TRAIN_MS}"]
-    sizes = [
-        f"n_envs={actors}",
-        "agent.horizon=1",
-        f"total_steps={int(UPDATES * learners * made)}",
-        f"concurrency.learners={learners}",
-    ]
+    sizes = [f"n_envs={actors}", "agent.horizon=1", f"total_steps={int(UPDATES * learners * made)}", f"concurrency.learners={learners}"]
     given = [*network, "agent.network.shared=true", "agent.normalize_advantage=false", f"log.every={EVERY}iterations"]
     return measured(case, train(learners + actors, *sleepy(STEP_MS), *mode, *sizes, *given))
 

@@ -107,8 +107,8 @@ def test_all_kernels_are_within_the_limits_and_compute_indices_in_64_bits(enviro
 def test_the_assembler_makes_the_instructions_that_the_linker_makes(tmp_path: Path) -> None:
     card, launch = table.CARDS[4], of_cartpole()["reduce"]
     file = tmp_path / "linked.cubin"
-    file.write_bytes(bytes(table.library(launch).get_cubin((*card.capability, card.suffix)).code))
-    assert table.assembled(launch, card).instructions == table.mix(table.disassembled(file))
+    file.write_bytes(bytes(table.library(launch).get_cubin(card.named).code))
+    assert table.assembled(launch, card)["instructions"] == table.mix(table.disassembled(file))
 
 
 def in_local_memory(x):

@@ -9,7 +9,6 @@ from numba import typeof
 from tests.agents import build
 from tests.learning.cuda import simulated
 from tests.learning.helpers import SPACES, environment, rollout
-from tests.scripts import load
 from warprun.checking.machine_code import nvvm_problem
 from warprun.kernels import ahead, cache
 from warprun.kernels.without_gpu import compiling_for
@@ -70,8 +69,3 @@ def test_a_kernel_for_a_gpu_is_compiled_by_a_process_without_one(monkeypatch: py
         kernel = made.module.step.compile(types)
     assert sum(made.module.step.stats.cache_hits.values()) == 1
     assert b"step" in bytes(kernel.library.get_cubin((9, 0, "a")).code)
-
-
-def test_a_run_compiles_its_own_kernels_first_and_the_shortest_of_the_others() -> None:
-    until_compiled = load("cuda_seconds").until_compiled
-    assert [until_compiled(4.0, (1.0, 1.0, 5.0, 2.0), cores) for cores in (1, 2, 3, 4, 8)] == [13.0, 7.0, 5.0, 5.0, 5.0]

@@ -1,15 +1,13 @@
-"""Write the tables of keys in docs/configuration.md and docs/sweeps.md from the dataclasses of the settings; --check only compares them.
-
-python scripts/config_reference.py [--check]
-"""
+"""What pages take from the source: the tables of keys of settings, and the lines that docs/architecture.md quotes."""
 
 import ast
 import dataclasses
 import inspect
-import sys
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from common import DOCS, replaced, table
+from common import DOCS, ROOT, table
 
 from warprun.algorithms import config_class
 from warprun.config import concurrency
@@ -100,24 +98,33 @@ def default(field: dataclasses.Field) -> str:
     return f"`{str(value).replace(' ', '')}`"
 
 
-def rewritten(page: Path) -> str:
-    """Return a page with every table between `<!-- table NAME -->` and `<!-- end -->` regenerated."""
-    text = page.read_text()
-    for name, parts in PAGES[page].items():
-        text = replaced(text, f"table {name}", keys(parts))
-    return text
+def places() -> Iterator[tuple[Path, str, str]]:
+    """Yield page, mark and text of every table."""
+    for page, tables in PAGES.items():
+        for name, parts in tables.items():
+            yield page, f"table {name}", keys(parts)
 
 
-def main() -> int:
-    """Write the tables, or check them; return the exit code."""
-    outdated = [page for page in PAGES if rewritten(page) != page.read_text()]
-    for page in outdated:
-        if "--check" in sys.argv[1:]:
-            print(f"{page} is out of date; run python scripts/config_reference.py", file=sys.stderr)
-        else:
-            page.write_text(rewritten(page))
-    return int(bool(outdated) and "--check" in sys.argv[1:])
+# Lines ----------------------------------------------------------------------------------------------------------------
+
+WALK = DOCS / "architecture.md"
+REFERENCE = re.compile(r"\[`(?P<name>[\w.]+)`, line (?P<shown>\d+)\]\(\.\./(?P<file>[\w/.]+)#L(?P<line>\d+)\): `(?P<code>[^`]+)`")
+"""[`FILE`, line N](../FILE#LN): `code`, which stands on exactly one line of the file."""
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def line_of(file: str, code: str) -> int:
+    """Return the number of the one line of `file` that is `code`, but for indentation. Raises ValueError."""
+    found = [n for n, line in enumerate((ROOT / file).read_text().splitlines(), 1) if line.strip() == code]
+    if len(found) != 1:
+        raise ValueError(f"docs/architecture.md quotes {code!r}, which stands on {len(found)} lines of {file}")
+    return found[0]
+
+
+def numbered(text: str) -> str:
+    """Return the page with the line numbers of today."""
+
+    def written(match: re.Match[str]) -> str:
+        line = line_of(match["file"], match["code"])
+        return f"[`{match['name']}`, line {line}](../{match['file']}#L{line}): `{match['code']}`"
+
+    return REFERENCE.sub(written, text)

@@ -1,1 +1,0 @@
-"""Runs of sleeping ranks: claims of EXARL."""
