@@ -1,12 +1,8 @@
-"""Runs of several processes that learn together: equal to one process, to each other, and to themselves when they continue.
-
-Learning with 5 seeds: pytest -m slow tests/parallel/test_ddp.py
-"""
+"""Runs of several processes that learn together: equal to one process, to each other, and to themselves when they continue."""
 
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +14,6 @@ import torch
 from tests.finished import weights
 from tests.parallel import ranks
 from tests.parallel.ranks import ROOT, start
-from tests.words import words
 from warprun.runs import checkpoint
 
 CARTPOLE = ["env=cartpole", "agent=a2c", "n_envs=13", "agent.horizon=8"]
@@ -111,27 +106,3 @@ def test_replay_memory_cannot_be_shared_out_anew(tmp_path: Path) -> None:
     assert "has the replay memory of 2 processes, and these are 3: continue with 2" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert (tmp_path / "run" / "config.yaml").read_bytes() == before
-
-
-PENDULUM = words("""
-    agent.horizon=64 agent.learning_rate=1e-3 agent.learning_rate_end=0 agent.minibatches=16 agent.gamma=0.95
-    agent.entropy_coef=0
-""")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("given", "least"),
-    [
-        (["env=cartpole", "agent=ppo", "n_envs=64", "total_steps=200000"], 400.0),
-        (["env=pendulum", "agent=ppo", "n_envs=256", "total_steps=3000000", *PENDULUM], -250.0),
-    ],
-)
-def test_two_processes_learn_as_one_does(given: list[str], least: float, tmp_path: Path) -> None:
-    """Mean returns over 5 seeds: each is that of a policy that has learned, and they are within 15 % of each other."""
-    means = {}
-    for processes in (1, 2):
-        rows = [train(processes, tmp_path / f"{processes}_{seed}", *given, "eval.final_episodes=100", f"seed={seed}") for seed in range(5)]
-        means[processes] = statistics.mean(row["eval/return"] for row in rows)
-        assert means[processes] > least, means
-    assert means[2] == pytest.approx(means[1], rel=0.15)

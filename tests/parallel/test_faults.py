@@ -108,18 +108,6 @@ def test_a_rank_that_is_killed_or_stopped_ends_the_run(mode: str, rank: int, how
     assert_ended_well(run, mode, rank, how, run.end(LONGEST_S))
 
 
-@pytest.mark.reliability
-@pytest.mark.parametrize("number", range(25))
-@pytest.mark.parametrize("kind", ["actors", "ddp"])
-def test_an_exception_of_a_random_rank_ends_the_run(kind: str, number: int, tmp_path: Path) -> None:
-    """In rank 0 of a run with actors it is an evaluation that raises."""
-    draw = random.Random(number)
-    rank, mode, after_s = draw.randrange(3), draw.choice(MODES), draw.uniform(3.0, 5.0)
-    mode = "ddp" if kind == "ddp" else mode
-    run = begin(mode, tmp_path / "run", "eval.every=1s", FAILS=f"{rank}:raise", FAILS_AFTER_S=str(after_s))
-    assert_ended_well(run, mode, rank, "raise", run.end(patience_s=180))
-
-
 @pytest.mark.by_default(0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_is_passed_on_and_saves_a_checkpoint(number: signal.Signals, tmp_path: Path) -> None:

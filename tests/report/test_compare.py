@@ -47,9 +47,12 @@ def test_steps_and_time_of_training_to_a_threshold(tmp_path: Path) -> None:
     """A run that does not reach it takes longer than any; the median of two is between them."""
     for name, returns, began_s in (("a", [10.0, 475.0, 480.0], 0.0), ("b", [10.0, 20.0, 500.0], 30.0), ("c", [10.0, 20.0, 30.0], 0.0)):
         made(tmp_path / name, returns, settings={"seed": name}, began_s=began_s)
-    (line,) = table.lines(compared(tmp_path))
+    comparison = compared(tmp_path)
+    (line,) = table.lines(comparison)
     assert line.reached is not None and line.reached.threshold == 475.0 and line.throughput.value == 1000.0
     assert (line.reached.runs, line.reached.env_steps.value, line.reached.seconds.value) == (2, 3000.0, 3.0)
+    (row,) = table.rows(comparison, [line])
+    assert dict(zip(table.headings(comparison, [line]), row, strict=True))["s of training to 475, median"].startswith("3")
     (line,) = table.lines(compared(tmp_path, threshold=490.0))
     assert line.reached is not None and line.reached.runs == 1 and math.isinf(line.reached.seconds.value)
     for place, every in (("one", 25_600), ("two", 100_000)):
@@ -58,8 +61,7 @@ def test_steps_and_time_of_training_to_a_threshold(tmp_path: Path) -> None:
     (line,) = table.lines(comparison)
     assert line.reached is not None and (line.reached.env_steps.value, line.reached.seconds.value) == (125_600.0, 125.6)
     (row,) = table.rows(comparison, [line])
-    shown = dict(zip(table.headings(comparison, [line]), row, strict=True))
-    assert shown["env_steps to 475, median"].startswith("126 k ")
+    assert dict(zip(table.headings(comparison, [line]), row, strict=True))["env_steps to 475, median"].startswith("126 k ")
 
 
 def test_a_time_that_cannot_be_told_from_compilation_is_not_known(tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_runs_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         "setting_up": "its set-up did not end",
         "failed": "unfinished=true includes it",
         "empty": "without a record of a return",
-        "silent": "without a record of a return",
+        "silent": "without metrics.jsonl",
         "torn": "cannot read",
         "no_status": "without a status.json",
     }

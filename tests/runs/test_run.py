@@ -17,7 +17,6 @@ import pytest
 from tests.words import words
 from warprun.config.compose import compose, note_on_tuned
 from warprun.errors import TrainingFailed, UserError
-from warprun.kernels import driver as devices
 from warprun.learning.on_policy import OnPolicyAgent
 from warprun.runs import checkpoint, evaluation, measured, run, train
 from warprun.runs.evaluation import Evaluation
@@ -53,18 +52,6 @@ def test_an_early_failure_leaves_what_was_there(failing, tmp_path, there, settin
     with pytest.raises(UserError, match="a mistake"):
         train.train(compose(["env=cartpole", setting]))
     assert left(tmp_path) == before
-
-
-def test_the_simulator_is_asked_for_only_before_numba_is_there(monkeypatch):
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-    devices.prepare("cudasim")  # numba is loaded: too late
-    assert "NUMBA_ENABLE_CUDASIM" not in os.environ
-    monkeypatch.delitem(sys.modules, "numba")
-    devices.prepare("cpu")
-    assert "NUMBA_ENABLE_CUDASIM" not in os.environ
-    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "0")
-    devices.prepare("cudasim")
-    assert os.environ["NUMBA_ENABLE_CUDASIM"] == "1"
 
 
 def test_a_run_that_is_told_to_end_while_it_compiles_leaves_nothing(tmp_path):

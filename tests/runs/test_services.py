@@ -1,7 +1,6 @@
 """Weights & Biases and MLflow, offline: what they receive, and that training goes on without them."""
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +9,7 @@ import pytest
 
 import warprun
 from warprun.cli import main as cli
-from warprun.runs.records.services import read_id, services, write_id
-from warprun.runs.records.sink import Row
+from warprun.runs.records.services import read_id, write_id
 
 SMALL = ["n_envs=8", "total_steps=256", "tuned=none", "eval.episodes=2", "device=cpu", "concurrency.threads=1", "log.live=false"]
 Captured = pytest.CaptureFixture[str]
@@ -75,20 +73,6 @@ def test_a_service_that_fails_warns_once_and_training_goes_on(
     assert told.count("warning") == 1
     assert "warning: mlflow: RuntimeError: no server; training goes on, with gaps in the records" in told
     assert json.loads((tmp_path / "mine" / "status.json").read_text())["state"] == "finished"
-
-
-def test_libraries_are_imported_with_the_first_row_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("wandb", "mlflow"):
-        monkeypatch.setitem(sys.modules, name, None)  # an import fails
-    made = services(tmp_path, {"log": {"services": ["wandb", "mlflow"], "project": "p"}})
-    for sink in made:
-        sink.start({"device": "cpu"})
-        sink.finish({}, "finished")
-        with pytest.raises(OSError, match=r"ImportError|ModuleNotFoundError"):
-            sink.log(Row(1, 1.0, {"train/return": 1.0}))
-        sink.log(Row(2, 1.0, {"train/return": 1.0}))  # not tried again
-        sink.close()
-    assert services(tmp_path, {"log": {"services": []}}) == [] and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
