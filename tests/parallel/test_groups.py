@@ -60,7 +60,10 @@ def test_a_run_continues_and_is_evaluated_with_its_number_of_ranks_only(tmp_path
 
 
 @pytest.mark.by_default(0)
-@pytest.mark.parametrize(("where", "rank"), [("step", 0), ("step", 1), ("init", 0), ("init", 1), ("reset", 0), ("reset", 1)])
+@pytest.mark.parametrize(
+    ("where", "rank"),
+    [("step", 0), *(pytest.param(where, rank, marks=pytest.mark.slow) for where in ("step", "init", "reset") for rank in (0, 1))],
+)
 def test_an_exception_of_any_rank_of_a_group_ends_the_run(where: str, rank: int, tmp_path: Path) -> None:
     """Also if the other ranks wait for it in code of the environment; before the run begins, nothing is left."""
     done = run(3, tmp_path / "run", *GROUPS_OF_TWO, "n_envs=1", "total_steps=1e6", f"env.kwargs.where={where}", f"env.kwargs.who={rank}")

@@ -45,12 +45,6 @@ def test_processes_have_the_roles_of_the_layout() -> None:
     assert [layout.rank(actor) for actor in range(2)] == [2, 3]  # among those that exchange rollouts
 
 
-@pytest.mark.parametrize(("size", "learners", "ranks"), [(2, 1, 2), (4, 1, 2), (3, 2, 1), (7, 2, 3)])
-def test_sizes_that_do_not_fit_are_refused(size: int, learners: int, ranks: int) -> None:
-    with pytest.raises(UserError, match="concurrency"):
-        fit(size, learners, ranks)
-
-
 def test_fewer_gpus_than_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warprun.parallel.launch.why_no_cuda", lambda: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")

@@ -1,8 +1,6 @@
-import errno
 import json
 import os
 import re
-import socket
 from pathlib import Path
 
 import pytest
@@ -58,44 +56,6 @@ def test_latest_is_the_run_that_started_last(tmp_path):
     rundir.write_status(new, {"state": "running", "started": rundir.now()})
     rundir.write_status(old, {"state": "finished", "started": started})
     assert rundir.latest(tmp_path) == new
-
-
-def test_status_names_its_process(tmp_path):
-    rundir.write_status(tmp_path, {"state": "running", "env_steps": 12, "started": rundir.now()})
-    status = rundir.read_status(tmp_path)
-    assert status["env_steps"] == 12
-    assert (status["pid"], status["host"]) == (os.getpid(), socket.gethostname())
-    assert status["started"].endswith("+00:00")
-    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
-    with pytest.raises(ValueError, match="state must be one of"):
-        rundir.write_status(tmp_path, {"state": "done"})
-
-
-def test_a_status_that_cannot_be_read_is_empty(tmp_path):
-    assert rundir.read_status(tmp_path) == {}
-    for damage in ("{", "[]", "\0"):
-        (tmp_path / "status.json").write_text(damage)
-        assert rundir.read_status(tmp_path) == {}
-
-
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_failed_write_leaves_the_old_status(tmp_path, monkeypatch, call):
-    rundir.write_status(tmp_path, {"state": "running"})
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, call, full)
-    with pytest.raises(OSError, match="No space"):
-        rundir.write_status(tmp_path, {"state": "finished"})
-    assert rundir.read_status(tmp_path)["state"] == "running"
-    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
-
-
-def test_config_comes_back_as_it_was(tmp_path):
-    config = {"name": "run", "total_steps": 10_000_000, "agent": {"lr": 1e-4, "hidden": [64, 64], "clip": None, "text": "1e-4"}}
-    (tmp_path / "config.yaml").write_bytes(rundir.config_text(config))
-    assert rundir.read_config(tmp_path) == config
 
 
 def test_versions_tell_software_hardware_and_command(tmp_path):
