@@ -125,21 +125,6 @@ def test_a_folder_that_cannot_be_made(tmp_path, capsys):
         assert str(wanted) in line
 
 
-@pytest.mark.slow
-def test_a_cache_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    process = subprocess.run(
-        ["python", "-m", "warprun", "env=cartpole", "agent=a2c", "device=cpu", "n_envs=16", "total_steps=200", "eval.episodes=2"],
-        env=os.environ | {"WARPRUN_CACHE_DIR": str(tmp_path / "file")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
-    (line,) = process.stderr.splitlines()
-    assert "cannot keep compiled kernels" in line and "Not a directory" in line
-
-
 def together(folder: Path, logs: Path, n: int) -> None:
     """Start two runs in one folder at once: one trains, the other is refused."""
     place = folder / str(n)
