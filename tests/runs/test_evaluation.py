@@ -64,16 +64,9 @@ def test_evaluations_take_a_tenth_of_the_steps_of_training_at_most(tmp_path, mon
         made.append(self)
 
     monkeypatch.setattr(Evaluator, "__init__", noted)
-    more = [
-        "device=cpu",
-        "log.live=false",
-        "stop_when_solved=false",
-        "total_steps=5e5",
-        "n_envs=256",
-        "eval.episodes=5",
-        f"run_dir={tmp_path / 'run'}",
-    ]
-    result = warprun.train(["env=cartpole", *more])
+    sizes = ["total_steps=5e5", "n_envs=256", "eval.episodes=5"]
+    more = ["device=cpu", "log.live=false", "stop_when_solved=false", f"run_dir={tmp_path / 'run'}"]
+    result = warprun.train(["env=cartpole", *sizes, *more])
     took = sum(each.simulator.steps * each.simulator.n_envs for each in made)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum("eval/return" in row for row in rows) == 10

@@ -92,7 +92,7 @@ def told_of_best(generator: np.random.Generator, gain: float, final: int) -> boo
 
 
 @pytest.mark.parametrize(
-    ("gain", "final", "runs", "least", "most"), [*((0.0, n, 1000, 0, 50) for n in (2, 10, 200)), (1.0, 200, 200, 190, 200)]
+    ("gain", "final", "runs", "least", "most"), [*((0.0, n, 400, 0, 20) for n in (2, 10, 200)), (1.0, 200, 200, 190, 200)]
 )
 def test_of_noise_the_best_checkpoint_is_called_better_in_at_most_one_run_of_twenty(
     gain: float, final: int, runs: int, least: int, most: int
@@ -262,8 +262,8 @@ def test_of_noise_nothing_is_called_better_than_it_was() -> None:
         return course({"": evaluations.tolist()}, {"": trained.tolist()}, error=error).curves[0].improved
 
     for error in (1.0, None):
-        assert sum(improved(0.0, error) for _ in range(1000)) <= 80  # training and evaluations, each at most one of twenty-five
-        assert sum(improved(6.0, error) for _ in range(200)) >= 180
+        assert sum(improved(0.0, error) for _ in range(400)) <= 32  # training and evaluations, each at most one of twenty-five
+        assert sum(improved(6.0, error) for _ in range(100)) >= 90
 
 
 # Words of checkpoints and messages of a run that goes on --------------------------------------------------------------
