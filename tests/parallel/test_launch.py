@@ -1,6 +1,5 @@
 """Which process does what, how processes are started, and what is left of those that were killed. All without other processes."""
 
-import mmap
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.parallel.ranks import ROOT, start
 from warprun import processes
@@ -164,11 +164,10 @@ def test_files_of_ended_processes_are_removed_and_those_that_a_process_holds_sta
         for name in ("mapped", "opened", "other"):
             files[name].write_bytes(bytes(4096))
         opened = files["opened"].open("rb")
-        with files["mapped"].open("r+b") as file:
-            mapped = mmap.mmap(file.fileno(), 4096)
+        mapped = torch.from_file(str(files["mapped"]), shared=True, size=1024)  # and not open, as what mmap of Python maps would be
     assert [name for name, path in files.items() if path.exists()] == ["before", "mapped", "opened", "other"]
     opened.close()
-    mapped.close()
+    assert mapped.numel() == 1024
 
 
 # Mistakes in how several processes are started: one line, from rank 0 only, before anything is made
