@@ -62,7 +62,11 @@ def test_a_run_continues_and_is_evaluated_with_its_number_of_ranks_only(tmp_path
 @pytest.mark.by_default(0)
 @pytest.mark.parametrize(
     ("where", "rank"),
-    [("step", 0), *(pytest.param(where, rank, marks=pytest.mark.slow) for where in ("step", "init", "reset") for rank in (0, 1))],
+    [
+        ("step", 0),
+        pytest.param("step", 1, marks=pytest.mark.slow),
+        *(pytest.param(where, rank, marks=pytest.mark.slow) for where in ("init", "reset") for rank in (0, 1)),
+    ],
 )
 def test_an_exception_of_any_rank_of_a_group_ends_the_run(where: str, rank: int, tmp_path: Path) -> None:
     """Also if the other ranks wait for it in code of the environment; before the run begins, nothing is left."""

@@ -271,22 +271,28 @@ class environment(Fragile):
 """An environment that is another one in one rank; nothing of it is compiled."""
 
 
-@pytest.mark.by_default(0)
-@pytest.mark.parametrize(
-    ("differs", "said"),
-    [
-        ("action_space = Box(-2.0, 2.0, (1,), np.float32)", "rank 1 (actor 0): its environment or settings differ from those of rank 0"),
-        ("raise ImportError('no solver on this node')", "no solver on this node"),
-    ],
-)
-def test_a_mistake_in_one_rank_only_ends_all(differs: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text(ODD_RANK.format(differs))
+def told_of(differs: str, folder: Path) -> str:
+    """Return how a run of two ranks is refused of which the second one's environment has this line."""
+    (folder / "one.py").write_text(ODD_RANK.format(differs))
     given = ["concurrency=async", "env.module=./one.py", "env.name=one", "env.time_limit=8", "env.solved_at=null", "engine.fused=false"]
-    done = start(2, *SMALL, *given, "run_dir=run", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    done = start(2, *SMALL, *given, "run_dir=run", cwd=folder, environment={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 2
-    assert "warprun: error: rank 1" in done.stderr and said in done.stderr
     assert done.stderr.count("warprun: error") == 1
-    assert not (tmp_path / "run").exists()
+    assert not (folder / "run").exists()
+    return done.stderr
+
+
+@pytest.mark.long
+def test_a_mistake_in_one_rank_only_ends_all(tmp_path: Path) -> None:
+    """The module of the environment is missing on the node of rank 1."""
+    error = told_of("raise ImportError('no solver on this node')", tmp_path)
+    assert "warprun: error: rank 1: " in error and "no solver on this node" in error
+
+
+@pytest.mark.long
+def test_ranks_with_different_environments_are_refused(tmp_path: Path) -> None:
+    error = told_of("action_space = Box(-2.0, 2.0, (1,), np.float32)", tmp_path)
+    assert "rank 1 (actor 0): its environment or settings differ from those of rank 0" in error
 
 
 HIDE = "import sys; sys.modules['mpi4py'] = None; from warprun.__main__ import main; main()"
