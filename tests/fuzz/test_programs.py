@@ -30,26 +30,22 @@ def test_a_short_program(seed, tmp_path):
     assert not list(playing.differences(seed, tmp_path))
 
 
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("seeds", [range(400, 402), range(402, 412)], ids=str)
-def test_interpreted_programs(seeds, tmp_path):
-    """Python interprets the kernels, which takes a tenth of the time of compiling them."""
-    done = played(seeds, tmp_path, interpreted=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+MANY = [(True, range(first, first + IN_ONE_TEST)) for first in range(1000, 3000, IN_ONE_TEST)]
+MANY += [(False, range(first, first + IN_ONE_TEST)) for first in range(1000, 1500, IN_ONE_TEST)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 3000, IN_ONE_TEST))
-def test_many_interpreted_programs(first, tmp_path):
-    done = played(range(first, first + IN_ONE_TEST), tmp_path, interpreted=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 1500, IN_ONE_TEST))
-def test_many_programs(first, tmp_path):
-    """In a process of their own, because compiled code stays in memory."""
-    done = played(range(first, first + IN_ONE_TEST), tmp_path)
+@pytest.mark.parametrize(
+    ("interpreted", "seeds"),
+    [
+        (True, range(400, 402)),
+        pytest.param(True, range(402, 412), marks=pytest.mark.long),
+        *(pytest.param(*given, marks=pytest.mark.slow) for given in MANY),
+    ],
+    ids=str,
+)
+def test_programs_in_a_process_of_their_own(interpreted, seeds, tmp_path):
+    """Compiled code stays in memory; Python interprets the kernels in a tenth of the time of compiling them."""
+    done = played(seeds, tmp_path, interpreted=interpreted)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

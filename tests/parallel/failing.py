@@ -1,7 +1,4 @@
-"""Pinball of which one rank fails in a way of its choice once it has rolled out for a while: FAILS=RANK:HOW.
-
-With FAILS_AFTER_S it fails after so many seconds of rollouts.
-"""
+"""Pinball of which one rank fails in a way of its choice once it has rolled out for a while: FAILS=RANK:HOW."""
 
 import os
 import signal
@@ -35,17 +32,14 @@ HOW: Mapping[str, Callable[[], object]] = {
 class Failing(pinball.Pinball):
     """Pinball that fails in the rank that FAILS names."""
 
-    rollouts, began_s = 0, 0.0
+    rollouts = 0
 
     def collect(self, act: Act, greedy: bool = False) -> Trajectory:
         """Roll out, or fail."""
         rank, _, how = os.environ.get("FAILS", "").partition(":")
         self.rollouts += 1
-        self.began_s = self.began_s or time.monotonic()
-        after_s = os.environ.get("FAILS_AFTER_S")
-        is_time = time.monotonic() - self.began_s > float(after_s) if after_s else self.rollouts > AFTER
         time.sleep(0.02)
-        if rank == str(processes.rank()) and is_time:
+        if rank == str(processes.rank()) and self.rollouts > AFTER:
             HOW[how]()
         return super().collect(act, greedy)
 

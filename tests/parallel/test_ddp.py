@@ -1,12 +1,8 @@
-"""Runs of several processes that learn together: equal to one process, to each other, and to themselves when they continue.
-
-Learning with 5 seeds: pytest -m slow tests/parallel/test_ddp.py
-"""
+"""Runs of several processes that learn together: equal to one process, to each other, and to themselves when they continue."""
 
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +14,6 @@ import torch
 from tests.finished import weights
 from tests.parallel import ranks
 from tests.parallel.ranks import ROOT, start
-from tests.words import words
 from warprun.runs import checkpoint
 
 CARTPOLE = ["env=cartpole", "agent=a2c", "n_envs=13", "agent.horizon=8"]
@@ -41,32 +36,35 @@ def train(processes: int, folder: Path, *arguments: str) -> dict[str, Any]:
     return ranks.train(1, folder, *ranks.ENDLESS, *arguments, *several)
 
 
-@pytest.mark.parametrize("network", ["mlp", pytest.param("lstm", marks=pytest.mark.slow)])
-def test_two_processes_take_the_steps_of_one(network: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """Return the weights of a run of two processes."""
+    folder = tmp_path_factory.mktemp("two")
+    train(2, folder / "run", *AGENTS["a2c"], "total_steps=416")
+    return weights(folder / "run")
+
+
+def test_two_processes_take_the_steps_of_one(two: dict[str, torch.Tensor], tmp_path: Path) -> None:
     """A2C: the same environments, and in every update the gradient of all of them."""
-    given = [*CARTPOLE, "agent.normalize_obs=true", f"agent.network={network}", "total_steps=416"]
-    train(1, tmp_path / "one", *given)
-    train(2, tmp_path / "two", *given)
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    for name, tensor in one.items():
+    train(1, tmp_path / "one", *AGENTS["a2c"], "total_steps=416")
+    for name, tensor in weights(tmp_path / "one").items():
         if not name.endswith("reward/returns"):  # of the environments of a process
             torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.long
-def test_two_launchers_of_torchrun_stand_for_two_nodes(tmp_path: Path) -> None:
+def test_two_launchers_of_torchrun_stand_for_two_nodes(two: dict[str, torch.Tensor], tmp_path: Path) -> None:
     """Each starts one process, which is LOCAL_RANK 0 of its machine; the run is that of two processes of one launcher."""
-    given = [*CARTPOLE, "total_steps=416"]
-    train(2, tmp_path / "one", *given)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
-    own = [f"--master-port={port}", "-m", "warprun", *ranks.ENDLESS, *given, "concurrency=ddp", f"run_dir={tmp_path / 'two'}"]
+    given = [*ranks.ENDLESS, *AGENTS["a2c"], "total_steps=416", "concurrency=ddp", f"run_dir={tmp_path / 'run'}"]
+    own = [f"--master-port={port}", "-m", "warprun", *given]
     options = {"cwd": ROOT, "env": os.environ | ranks.ONE_THREAD}
     nodes = [subprocess.Popen([*command, f"--node-rank={node}", *own], **options) for node in range(2)]  # type: ignore[call-overload]
     assert [node.wait(300) for node in nodes] == [0, 0]
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert one.keys() == two.keys() and all(torch.equal(two[name], tensor) for name, tensor in one.items())
+    found = weights(tmp_path / "run")
+    assert found.keys() == two.keys() and all(torch.equal(found[name], tensor) for name, tensor in two.items())
 
 
 @pytest.mark.slow
@@ -108,27 +106,3 @@ def test_replay_memory_cannot_be_shared_out_anew(tmp_path: Path) -> None:
     assert "has the replay memory of 2 processes, and these are 3: continue with 2" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert (tmp_path / "run" / "config.yaml").read_bytes() == before
-
-
-PENDULUM = words("""
-    agent.horizon=64 agent.learning_rate=1e-3 agent.learning_rate_end=0 agent.minibatches=16 agent.gamma=0.95
-    agent.entropy_coef=0
-""")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("given", "least"),
-    [
-        (["env=cartpole", "agent=ppo", "n_envs=64", "total_steps=200000"], 400.0),
-        (["env=pendulum", "agent=ppo", "n_envs=256", "total_steps=3000000", *PENDULUM], -250.0),
-    ],
-)
-def test_two_processes_learn_as_one_does(given: list[str], least: float, tmp_path: Path) -> None:
-    """Mean returns over 5 seeds: each is that of a policy that has learned, and they are within 15 % of each other."""
-    means = {}
-    for processes in (1, 2):
-        rows = [train(processes, tmp_path / f"{processes}_{seed}", *given, "eval.final_episodes=100", f"seed={seed}") for seed in range(5)]
-        means[processes] = statistics.mean(row["eval/return"] for row in rows)
-        assert means[processes] > least, means
-    assert means[2] == pytest.approx(means[1], rel=0.15)

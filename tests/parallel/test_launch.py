@@ -1,16 +1,17 @@
 """Which process does what, how processes are started, and what is left of those that were killed. All without other processes."""
 
-import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.parallel.ranks import start
+from tests.parallel.ranks import ROOT, start
 from warprun import processes
+from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.kernels import driver
@@ -44,20 +45,12 @@ def test_processes_have_the_roles_of_the_layout() -> None:
     assert [layout.rank(actor) for actor in range(2)] == [2, 3]  # among those that exchange rollouts
 
 
-@pytest.mark.parametrize(("size", "learners", "ranks"), [(2, 1, 2), (4, 1, 2), (3, 2, 1), (7, 2, 3)])
-def test_sizes_that_do_not_fit_are_refused(size: int, learners: int, ranks: int) -> None:
-    with pytest.raises(UserError, match="concurrency"):
-        fit(size, learners, ranks)
-
-
 def test_fewer_gpus_than_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warprun.parallel.launch.why_no_cuda", lambda: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     config = compose(["env=cartpole", "agent=a2c", "n_envs=12", "concurrency=ddp", "concurrency.processes=2"])
     config.device = "cuda"
-    with pytest.raises(
-        UserError, match=r"every process needs a GPU of its own, and this machine has 1; concurrency\.processes=1, or device=cpu"
-    ):
+    with pytest.raises(UserError, match=r"this machine has 1; concurrency\.processes=1, or device=cpu"):
         check_gpus(config, 2)
 
 
@@ -91,6 +84,20 @@ def test_gpus_are_counted_by_their_files(files: list[str], found: list[str], tmp
     assert driver.visible_gpus() == found
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
+    """Return a function that gives this process the variables of one that a launcher has started, and no others of launchers."""
+
+    def start(variables: dict[str, str]) -> None:
+        of_machine = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+        for name in (*processes.SIZES, *processes.RANKS, *processes.OF_TORCH, *of_machine):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return start
+
+
 SHARES = {
     "torchrun": ({**TORCH, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "GPU-b"),
     "srun": ({"SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2"}, "GPU-b"),
@@ -101,12 +108,11 @@ SHARES = {
 
 
 @pytest.mark.parametrize(("variables", "gpu"), SHARES.values(), ids=SHARES)
-def test_each_process_of_a_machine_has_a_gpu_of_its_own(variables: dict[str, str], gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_of_a_machine_has_a_gpu_of_its_own(
+    variables: dict[str, str], gpu: str, started: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process with LOCAL_RANK n sees GPU n alone, which is cuda:0 for torch and for Numba; a second process on it is refused."""
-    for name in (*processes.OF_TORCH, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", **variables}.items():
-        monkeypatch.setenv(name, value)
+    started({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", **variables})
     monkeypatch.setattr("os.sched_setaffinity", lambda process, cores: None)
     driver.take_share()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
@@ -131,170 +137,177 @@ def test_the_first_node_is_where_rank_0_is(nodes: str, first: str) -> None:
         ({"WORLD_SIZE": "4"}, "", 1, 0),
     ],
 )
-def test_what_started_a_process(environment: dict[str, str], starter: str, size: int, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*processes.SIZES, *processes.RANKS, *processes.OF_TORCH):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+def test_what_started_a_process(
+    environment: dict[str, str], starter: str, size: int, rank: int, started: Callable[[dict[str, str]], None]
+) -> None:
+    started(environment)
     assert (processes.starter(), processes.started(), processes.rank()) == (starter, size, rank)
 
 
 @pytest.fixture
 def files(request: pytest.FixtureRequest) -> Iterator[dict[str, Path]]:
-    """Names of files, none of which exists yet."""
+    """Names of files, none of which exists yet: of MPI, and `other`."""
     if not SHARED_MEMORY.is_dir():
         pytest.skip("there is no /dev/shm")
-    unique = f"{abs(hash(request.node.name)):x}"
-    paths = {
-        name: SHARED_MEMORY / f"{begin}_{name}_{unique}"
-        for name, begin in zip("abcd", ["mpich_shm", "mpich_shar", "mpich_shm", "other"], strict=True)
-    }
+    begins = {"before": "mpich_shm", "killed": "mpich_shar", "mapped": "mpich_shm", "opened": "mpich_shm", "other": "other"}
+    paths = {name: SHARED_MEMORY / f"{begin}_{name}_{os.getpid()}" for name, begin in begins.items()}
     yield paths
     for path in paths.values():
         path.unlink(missing_ok=True)
 
 
-def test_files_of_ended_processes_are_removed(files: dict[str, Path]) -> None:
-    files["a"].write_bytes(bytes(4096))  # it was there before
+def test_files_of_ended_processes_are_removed_and_those_that_a_process_holds_stay(files: dict[str, Path]) -> None:
+    files["before"].write_bytes(bytes(4096))
     with leftovers_removed():
-        script = (
-            f"import os, pathlib, signal; pathlib.Path({str(files['b'])!r}).write_bytes(bytes(4096)); os.kill(os.getpid(), signal.SIGKILL)"
-        )
-        subprocess.run([sys.executable, "-c", script])
-        files["d"].write_bytes(bytes(4096))  # of another program
-    assert files["a"].exists()
-    assert not files["b"].exists()
-    assert files["d"].exists()
-
-
-def test_files_that_a_process_holds_stay(files: dict[str, Path]) -> None:
-    with leftovers_removed():
-        files["b"].write_bytes(bytes(4096))
-        files["c"].write_bytes(bytes(4096))
-        opened = files["c"].open("rb")
-        with files["b"].open("r+b") as file:
-            mapped = mmap.mmap(file.fileno(), 4096)
-    assert files["b"].exists() and files["c"].exists()
+        kill = f"import os, pathlib; pathlib.Path({str(files['killed'])!r}).write_bytes(bytes(4096)); os.kill(os.getpid(), 9)"
+        subprocess.run([sys.executable, "-c", kill])
+        for name in ("mapped", "opened", "other"):
+            files[name].write_bytes(bytes(4096))
+        opened = files["opened"].open("rb")
+        mapped = torch.from_file(str(files["mapped"]), shared=True, size=1024)  # and not open, as what mmap of Python maps would be
+    assert [name for name, path in files.items() if path.exists()] == ["before", "mapped", "opened", "other"]
     opened.close()
-    mapped.close()
+    assert mapped.numel() == 1024
 
 
 # Mistakes in how several processes are started: one line, from rank 0 only, before anything is made
 
-SMALL = ["env=cartpole", "agent=a2c", "device=cpu", "total_steps=1000"]
-TORCHRUN = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "LOCAL_RANK": "0"}
+SMALL = ["env=cartpole", "agent=a2c", "device=cpu", "total_steps=1000", "n_envs=12"]
+GROUPS = "env.module=tests.parallel.parallel env.name=parallel env.time_limit=8 env.solved_at=null"
+FRAGILE = "env.module=tests.parallel.fragile env.name=fragile concurrency.tolerate_actors=1"
 
 
-@pytest.mark.by_default(2)
-@pytest.mark.parametrize(
-    ("ranks", "arguments", "said"),
-    [
-        (1, ["concurrency=async"], "concurrency=async needs several processes: add concurrency.processes=4"),
-        (
-            1,
-            ["concurrency=rma", "concurrency.processes=3", "concurrency.learners=2"],
-            "concurrency.learners=2 needs 4 processes or more, not 3",
-        ),
-        (1, ["concurrency=async", "concurrency.processes=3", "n_envs=7"], "n_envs=7 cannot be shared out evenly to 2 actors; n_envs=8 can"),
-        (1, ["concurrency=rma", "concurrency.window=queu"], "concurrency.window=queu is not one of queue, range, random"),
-        (1, ["concurrency=rma", "concurrency.queue=0"], "concurrency.queue=0 must be from 1"),
-        (1, ["concurrency=async", "concurrency.timeout_s=0.1"], "concurrency.timeout_s=0.1 must be"),
-        (1, ["concurrency=async", "concurrency.max_lag=-1"], "concurrency.max_lag=-1 must be 0 or more"),
-        (1, ["concurrency=sync", "concurrency.max_lag=1"], "unknown key 'concurrency.max_lag'"),
-        (1, ["concurrency=seed", "concurrency.batch_us=-1"], "concurrency.batch_us=-1.0 must be from 0 to 1,000,000"),
-        (1, ["concurrency=ddp", "concurrency.processes=0"], "concurrency.processes=0 must be from 1"),
-        (1, ["concurrency=ddp", "concurrency.processes=13"], "concurrency.processes=13: n_envs=12 gives some of them no environment"),
-        (1, ["concurrency=ddp", "concurrency.timeout_s=1"], "concurrency.timeout_s=1.0 must be"),
-        (1, ["concurrency=ddp", "concurrency.learners=2"], "unknown key 'concurrency.learners'"),
-        (1, ["concurrency=ddp"], "concurrency=ddp needs several processes: add concurrency.processes=2"),
-        (2, ["concurrency=ddp"], "concurrency=ddp needs no mpiexec: add concurrency.processes=2 instead"),
-        (1, ["concurrency=asinc"], "unknown concurrency 'asinc'; did you mean 'async'?"),
-        (1, ["env=t_maze", "agent=ppo", "concurrency=async", "concurrency.processes=3"], "or tuned=none if tuned/t_maze_ppo chose the"),
-        (3, [], "3 processes were started, and concurrency=single is one"),
-        (3, ["concurrency=async", "concurrency.processes=4"], "concurrency.processes=4, and 3 processes were started"),
-        (3, ["concurrency=async", "agent.gama=1"], "unknown key 'agent.gama'; did you mean 'agent.gamma'?"),
-        (5, ["concurrency=sync", "concurrency.learners=2"], "3 actors cannot be shared out evenly to 2 learners; 2 or 4 actors can"),
-        (2, ["-m", "concurrency=async", "seed=1,2"], "-m: a sweep is one process, and 2 were started"),
-    ],
-)
-def test_a_mistake_is_one_line(ranks: int, arguments: list[str], said: str, tmp_path: Path) -> None:
-    done = start(ranks, *SMALL, "n_envs=12", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert not done.stdout
-    assert not list(tmp_path.iterdir())
+def is_one_line(code: int, errors: str, said: str, folder: Path) -> bool:
+    """Return whether a command has refused a mistake with these words, in one line, and has left nothing."""
+    return code == 2 and said in errors and len(errors.splitlines()) == 1 and not list(folder.iterdir())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["concurrency.processes=4"], "concurrency.processes=4, and torchrun has started 2: leave it out"),
-        (["concurrency=single"], "2 processes were started, and concurrency=single is one: write concurrency=ddp"),
-        (["concurrency=async"], "concurrency=async is not started with torchrun"),
-        (["agent.gama=1"], "unknown key 'agent.gama'; did you mean 'agent.gamma'?"),
-        (["agent=dqn", "agent.batch_size=1", "total_steps=1e5"], "the share of rank 1 of 2 processes is too small: agent.batch_size=0"),
+        ("concurrency=async", "concurrency=async needs several processes: add concurrency.processes=4"),
+        ("concurrency=rma concurrency.processes=3 concurrency.learners=2", "learners=2 needs 4 processes or more, not 3"),
+        ("concurrency=async concurrency.processes=3 n_envs=7", "n_envs=7 cannot be shared out evenly to 2 actors; n_envs=8 can"),
+        ("concurrency=rma concurrency.window=queu", "concurrency.window=queu is not one of queue, range, random"),
+        ("concurrency=rma concurrency.queue=0", "concurrency.queue=0 must be from 1"),
+        ("concurrency=async concurrency.timeout_s=0.1", "concurrency.timeout_s=0.1 must be"),
+        ("concurrency=async concurrency.max_lag=-1", "concurrency.max_lag=-1 must be 0 or more"),
+        ("concurrency=sync concurrency.max_lag=1", "unknown key 'concurrency.max_lag'"),
+        ("concurrency=seed concurrency.batch_us=-1", "concurrency.batch_us=-1.0 must be from 0"),
+        ("concurrency=ddp concurrency.processes=0", "concurrency.processes=0 must be from 1"),
+        ("concurrency=ddp concurrency.processes=13", "n_envs=12 gives some of them no environment"),
+        ("concurrency=ddp", "concurrency=ddp needs several processes: add concurrency.processes=2"),
+        ("concurrency=asinc", "did you mean 'async'?"),
+        ("env=t_maze agent=ppo concurrency=async concurrency.processes=3", "or tuned=none if tuned/t_maze_ppo chose the"),
+        (f"{GROUPS} concurrency=single", "is a parallel program (its first argument is `comm`): it needs concurrency=sync, async"),
+        (f"{GROUPS} concurrency=async concurrency.ranks_per_env=2", "of 2 ranks: start them with `mpiexec -n 2 warprun"),
+        (f"{FRAGILE} concurrency=rma", "concurrency.tolerate_actors=1"),
+        (f"{FRAGILE} concurrency=async concurrency.learners=2", "concurrency.tolerate_actors=1"),
+        ("concurrency=async concurrency.tolerate_actors=1", "concurrency.tolerate_actors=1"),
     ],
 )
-def test_a_mistake_in_all_ranks_is_told_once(arguments: list[str], said: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "warprun", *SMALL, "n_envs=12", "concurrency=ddp", *arguments]
+def test_a_mistake_is_one_line(
+    arguments: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = cli.run([*SMALL, *arguments.split()])
+    assert is_one_line(code, capsys.readouterr().err, said, tmp_path)
+
+
+@pytest.mark.by_default(0)
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "said"),
+    [
+        (3, "concurrency=async concurrency.processes=4 agent.gama=1", "unknown key 'agent.gama'; did you mean 'agent.gamma'?"),
+        (3, "", "3 processes were started, and concurrency=single is one"),
+        (2, "concurrency=ddp", "concurrency=ddp needs no mpiexec: add concurrency.processes=2 instead"),
+        (2, "-m concurrency=async seed=1,2", "-m: a sweep is one process, and 2 were started"),
+        (3, "concurrency=async concurrency.processes=4", "concurrency.processes=4, and 3 processes were started"),
+        (5, "concurrency=sync concurrency.learners=2", "3 actors cannot be shared out evenly to 2 learners; 2 or 4 actors can"),
+        (3, f"{GROUPS} concurrency=async", "and concurrency.ranks_per_env=2 or more"),
+        (4, f"{GROUPS} concurrency=async concurrency.ranks_per_env=2", "4 processes do not fit; with learners=1 start 3 or 5"),
+        (2, f"{GROUPS} concurrency=async concurrency.ranks_per_env=2", "concurrency.learners=1 needs 3 processes or more, not 2"),
+        (3, f"{GROUPS} concurrency=async concurrency.ranks_per_env=2 concurrency.workers=1", "workers=1: the ranks of a group"),
+        (3, f"{GROUPS} concurrency=async concurrency.ranks_per_env=2 env.kwargs.comm=1", "parallel gets a communicator"),
+        (3, "concurrency=async concurrency.ranks_per_env=2", "no parallel program"),
+        (3, "env=gymnasium env.id=CartPole-v1 concurrency=async concurrency.ranks_per_env=2", "are no parallel programs"),
+    ],
+)
+def test_a_mistake_of_several_ranks_is_one_line(ranks: int, arguments: str, said: str, tmp_path: Path) -> None:
+    done = start(ranks, *SMALL, *arguments.split(), cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    assert is_one_line(done.returncode, done.stderr, said, tmp_path), done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.by_default(0)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("concurrency.processes=4", "concurrency.processes=4, and torchrun has started 2: leave it out"),
+        ("agent=dqn agent.batch_size=1 total_steps=1e5", "the share of rank 1 of 2 processes is too small: agent.batch_size=0"),
+        ("concurrency=single", "2 processes were started, and concurrency=single is one: write concurrency=ddp"),
+        ("concurrency=async", "concurrency=async is not started with torchrun"),
+    ],
+)
+def test_a_mistake_in_all_ranks_is_told_once(arguments: str, said: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "warprun", *SMALL, "concurrency=ddp", *arguments.split()]
+    variables = {**os.environ, **TORCH, "LOCAL_RANK": "0"}
     ranks = [
-        subprocess.Popen(command, env={**os.environ, **TORCHRUN, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-        for rank in (0, 1)
+        subprocess.Popen(command, env={**variables, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True, cwd=tmp_path) for rank in (0, 1)
     ]
     errors = [rank.communicate(timeout=120)[1] for rank in ranks]
-    assert ranks[0].returncode == 2
-    assert said in errors[0]
-    assert len(errors[0].splitlines()) == 1, errors[0]
+    assert is_one_line(ranks[0].returncode, errors[0], said, tmp_path), errors[0]
     assert not errors[1]
-    assert not list(tmp_path.iterdir())
+
+
+ODD_RANK = """import os
+import numpy as np
+from gymnasium.spaces import Box
+from tests.parallel.fragile import Fragile
+class environment(Fragile):
+    if os.environ['PMI_RANK'] == '1':
+        {}
+"""
+"""An environment that is another one in one rank; nothing of it is compiled."""
+
+
+def told_of(differs: str, folder: Path) -> str:
+    """Return how a run of two ranks is refused of which the second one's environment has this line."""
+    (folder / "one.py").write_text(ODD_RANK.format(differs))
+    given = ["concurrency=async", "env.module=./one.py", "env.name=one", "env.time_limit=8", "env.solved_at=null", "engine.fused=false"]
+    done = start(2, *SMALL, *given, "run_dir=run", cwd=folder, environment={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert done.stderr.count("warprun: error") == 1
+    assert not (folder / "run").exists()
+    return done.stderr
 
 
 @pytest.mark.long
 def test_a_mistake_in_one_rank_only_ends_all(tmp_path: Path) -> None:
     """The module of the environment is missing on the node of rank 1."""
-    (tmp_path / "one.py").write_text(
-        "import os\nfrom warprun.envs.cartpole import environment\n"
-        "if os.environ['PMI_RANK'] == '1':\n    raise ImportError('no solver on this node')\n"
-    )
-    done = start(3, *SMALL, "n_envs=12", "concurrency=async", "env.module=./one.py", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "warprun: error: rank 1: " in done.stderr
-    assert "no solver on this node" in done.stderr
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert not (tmp_path / "outputs").exists()
+    error = told_of("raise ImportError('no solver on this node')", tmp_path)
+    assert "warprun: error: rank 1: " in error and "no solver on this node" in error
 
 
-@pytest.mark.by_default(0)
+@pytest.mark.long
 def test_ranks_with_different_environments_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text(
-        "import os\nfrom dataclasses import replace\nfrom warprun.envs.cartpole import environment\n"
-        "environment = replace(environment(), time_limit=3 if os.environ['PMI_RANK'] == '2' else 500)\n"
-    )
-    arguments = ["n_envs=12", "concurrency=async", "env.module=./one.py", "agent.horizon=8", "run_dir=run"]
-    done = start(3, *SMALL, *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "rank 2 (actor 1): its environment or settings differ from those of rank 0" in done.stderr
-    assert not (tmp_path / "run").exists()
+    error = told_of("action_space = Box(-2.0, 2.0, (1,), np.float32)", tmp_path)
+    assert "rank 1 (actor 0): its environment or settings differ from those of rank 0" in error
 
 
-def test_a_missing_mpi_is_named(tmp_path: Path) -> None:
-    hide = "import sys; sys.modules['mpi4py'] = None; from warprun.__main__ import main; main()"
-    given = [*SMALL, "concurrency=async"]
-    environment = os.environ | {"PMI_SIZE": "2", "PMI_RANK": "0"}
-    done = subprocess.run([sys.executable, "-c", hide, *given], capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.returncode == 2
-    assert "learners and actors need mpi4py" in done.stderr
-    assert "pip install 'warprun[mpi]'" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+HIDE = "import sys; sys.modules['mpi4py'] = None; from warprun.__main__ import main; main()"
 
 
-def test_two_mixed_mpis_are_refused(tmp_path: Path) -> None:
-    """Open MPI says that it has started two processes, and MPICH knows nothing of it."""
-    environment = os.environ | {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
-    given = [sys.executable, "-m", "warprun", *SMALL, "concurrency=async"]
-    done = subprocess.run(given, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.returncode == 2
-    assert "two MPIs are mixed: 2 processes were started" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize(
+    ("command", "sizes", "said"),
+    [
+        (["-c", HIDE], {"PMI_SIZE": "2", "PMI_RANK": "0"}, "learners and actors need mpi4py"),
+        # Open MPI says that it has started two processes, and MPICH knows nothing of it.
+        (["-m", "warprun"], {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, "two MPIs are mixed: 2 processes were started"),
+    ],
+    ids=["missing", "mixed"],
+)
+def test_an_mpi_that_does_not_fit_is_named(command: list[str], sizes: dict[str, str], said: str, tmp_path: Path) -> None:
+    given = [sys.executable, *command, *SMALL, "concurrency=async"]
+    done = subprocess.run(given, capture_output=True, text=True, cwd=tmp_path, env=os.environ | sizes)
+    assert is_one_line(done.returncode, done.stderr, said, tmp_path), done.stderr

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -77,6 +78,22 @@ def wait(pid: int, limit_s: float = 120.0) -> int:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     raise TimeoutError(f"process {pid} did not end within {limit_s} s")
+
+
+def undisturbed(agent: str, folder: Path) -> tuple[dict[str, object], float]:
+    """Return the outcome of a run that nobody interrupts, and the seconds that it takes."""
+    assert run(command(agent, folder / "first")) == 0  # forked processes inherit its kernels
+    began = time.monotonic()
+    assert wait(begin(command(agent, folder / "run"), folder / "log")) == 0
+    return outcome(folder / "run"), time.monotonic() - began
+
+
+def assert_same(folder: Path, wanted: dict[str, object]) -> None:
+    """See that a run has this outcome, and remove it."""
+    found = outcome(folder)
+    for part, value in wanted.items():
+        assert found[part] == value, f"{part} of {folder}"
+    shutil.rmtree(folder)
 
 
 def outcome(folder: Path) -> dict[str, object]:

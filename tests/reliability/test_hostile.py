@@ -1,7 +1,6 @@
 """Folders of runs and sweeps that somebody else made to do harm: commands end at once, in one line, and write nowhere else."""
 
 import json
-import os
 import tracemalloc
 import warnings
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from tests.finished import in_time
 from tests.report.made import made
+from tests.runs.hostile import ODD_FILES
 from warprun.cli import main as cli
 from warprun.run_folder import JOBS
 from warprun.runs.records.jsonl import read_rows
@@ -75,24 +75,10 @@ def told(capsys: Captured, *arguments: str, codes: tuple[int, ...] = (0, 1, 2)) 
     return err
 
 
-def replace(path: Path, kind: str) -> None:
-    """Put something in the place of a file that is none."""
-    path.unlink(missing_ok=True)
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to({"device": "/dev/zero", "loop": path.name, "nothing": "/nowhere", "proc": "/proc/self/mem"}[kind])
-
-
-KINDS = ("pipe", "device", "loop", "nothing", "folder", "proc")
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ODD_FILES)
 @pytest.mark.parametrize("file", ["metrics.jsonl", "status.json", "config.yaml", "lock", f"../{JOBS}/0000/status.json", "../plan.json"])
 def test_what_is_no_file_is_not_waited_for(sweep: Path, file: str, kind: str, capsys: Captured) -> None:
-    replace(sweep / "0000" / file, kind)
+    ODD_FILES[kind](sweep / "0000" / file)
     told(capsys, "status", "theirs")
     told(capsys, "report", "theirs")
 

@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,20 +11,14 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.reliability.runs import TINY, begin, command, outcome, wait
+from tests.reliability.runs import TINY, assert_same, begin, command, undisturbed, wait
 from tests.selection import few
-from warprun.cli.main import run
 
 
 @pytest.fixture(scope="module", params=few(TINY, "a2c", "dqn"))
 def whole(request, tmp_path_factory):
     """An agent, the outcome of its uninterrupted run, and the seconds that it took."""
-    folder = tmp_path_factory.mktemp("whole") / request.param
-    assert run(command(request.param, folder.with_suffix(".first"))) == 0  # forked processes inherit its kernels
-    began = time.monotonic()
-    assert wait(begin(command(request.param, folder), folder.with_suffix(".log"))) == 0
-    seconds = time.monotonic() - began
-    return request.param, outcome(folder), seconds
+    return request.param, *undisturbed(request.param, tmp_path_factory.mktemp("whole"))
 
 
 def killed_and_continued(agent: str, folder: Path, after_s: float, seconds: float, draw: random.Random) -> int:
@@ -47,23 +40,15 @@ def killed_and_continued(agent: str, folder: Path, after_s: float, seconds: floa
         after_s = draw.uniform(0.0, seconds)
 
 
-def attack(whole: tuple[str, dict[str, object], float], folder: Path, rounds: int) -> None:
-    agent, wanted, seconds = whole
-    draw = random.Random(agent)
-    kills = 0
-    while kills < rounds:
-        place = folder / f"{kills}"
-        kills += killed_and_continued(agent, place, draw.uniform(0.0, seconds), seconds, draw)
-        found = outcome(place)
-        for part, value in wanted.items():
-            assert found[part] == value, f"{part} of {place}"
-        shutil.rmtree(place)
-
-
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.reliability)])
 def test_a_killed_run_ends_as_one_that_was_left_alone(whole, tmp_path, kills):
-    attack(whole, tmp_path, kills)
+    agent, wanted, seconds = whole
+    draw, done = random.Random(agent), 0
+    while done < kills:
+        place = tmp_path / f"{done}"
+        done += killed_and_continued(agent, place, draw.uniform(0.0, seconds), seconds, draw)
+        assert_same(place, wanted)
 
 
 # A long run does not grow: memory, open files, threads ----------------------------------------------------------------

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.finished import until
-from tests.reliability.runs import begin, command, outcome, wait, with_default_signals
+from tests.reliability.runs import assert_same, begin, command, undisturbed, wait, with_default_signals
 from tests.selection import few
-from warprun.cli.main import run
 
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 138}
 WITHIN_S = 5.0
@@ -51,12 +50,7 @@ environment = single_agent(state=State, observation=Box(1), action=Discrete(2), 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The outcome of an uninterrupted run, and the seconds that it takes."""
-    folder = tmp_path_factory.mktemp("whole") / "ppo"
-    assert run(command("ppo", folder.with_suffix(".first"))) == 0
-    began = time.monotonic()
-    assert wait(begin(command("ppo", folder), folder.with_suffix(".log"))) == 0
-    return outcome(folder), time.monotonic() - began
+    return undisturbed("ppo", tmp_path_factory.mktemp("whole"))
 
 
 def attack(whole: tuple[dict[str, object], float], folder: Path, name: str, rounds: int) -> list[float]:
@@ -81,10 +75,7 @@ def attack(whole: tuple[dict[str, object], float], folder: Path, name: str, roun
         assert code == CODES[name], log.read_text()
         assert len(said) == 1 and "interrupted" in said[0], log.read_text()
         assert wait(begin(arguments, log)) == 0, log.read_text()
-        found = outcome(place)
-        for part, value in wanted.items():
-            assert found[part] == value, f"{part} of {place}"
-        shutil.rmtree(place)
+        assert_same(place, wanted)
     return times
 
 

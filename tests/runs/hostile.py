@@ -57,7 +57,7 @@ def case(name: str, template: str = "shipped", *arguments: str, target: str | No
 
 
 def set_keys(folder: Path, **values: object) -> None:
-    """Set keys of config.yaml; `a__b` is the key b of the section a. `...` removes it."""
+    """Set keys of config.yaml; `a__b` is the key b of the section a."""
     path = folder / "config.yaml"
     config = yaml.safe_load(path.read_text())
     for key, value in values.items():
@@ -65,10 +65,7 @@ def set_keys(folder: Path, **values: object) -> None:
         place = config
         for section in sections:
             place = place[section]
-        if value is ...:
-            del place[name]
-        else:
-            place[name] = value
+        place[name] = value
     path.write_text(yaml.safe_dump(config, allow_unicode=True))
 
 
@@ -223,34 +220,22 @@ def rehash(folder: Path, module: str, path: Path, **more: object) -> None:
 QUOTE = f'x"""\n{PLANTED}"""'
 for title, value in {
     "code": QUOTE,
-    "up": "../../escaped",
     "nul": "x\0y",
     "long": "x" * 300,
-    "empty": "",
-    "quote": 'x"y',
     "escape": "x\x1b[31m",
-    "list": ["x"],
-    "null": None,
     "interpolation": "${oc.env:PATH}",
 }.items():
     config_case(f"env.name {title}", env__name=value)
 
 for title, value in {
     "system": "os:system",
-    "exec": "builtins:exec",
     "planted": "planted_network:Net",
-    "no module": ":x",
     "attributes": "os:path.join",
-    "list": ["os:system"],
-    "newline": "os\n:system",
 }.items():
     config_case(f"network {title}", agent__network__module=value)
 config_case("network of a group", agent__groups={"agent": {"network": {"module": "subprocess:call"}}})
-config_case("network of a group typed wrong", agent__groups={"agent": ["network"]})
-config_case("groups is a list", agent__groups=["agent"])
-for title, value in {"unknown": "x", "import": "os:system", "mapping": {}}.items():
+for title, value in {"import": "os:system", "mapping": {}}.items():
     config_case(f"agent.name {title}", agent__name=value)
-config_case("agent missing", agent=...)
 config_case("agent is text", agent="a2c")
 
 
@@ -262,19 +247,11 @@ def without_copy(folder: Path, module: object) -> None:
 for title, value in {
     "planted dotted": "planted_package.env",
     "planted file": "./planted.py",
-    "planted file up": "../planted.py",
-    "stdlib": "antigravity",
-    "shipped but missing": "warprun.envs.nothing",
     "shipped and up": "warprun.envs...planted_package",
     "newline": "warprun.envs.cartpole\nimport os",
     "list": ["warprun.envs.cartpole"],
-    "null": None,
-    "empty": "",
     "nul": "x\0.py",
-    "long": "x" * 5000 + ".py",
     "own code of warprun": "warprun.cli.main",
-    "device": "/dev/zero",
-    "relative": ".",
 }.items():
     case(f"module {title}")(lambda folder, value=value: without_copy(folder, value))
 case("module absolute file")(lambda folder: without_copy(folder, str(folder.parent / "planted.py")))
@@ -297,7 +274,6 @@ case("planted neighbour", "file")(
         plant(folder, "import evil\n"),
     )
 )
-case("planted copy with zeros as seal", "file")(lambda folder: (plant(folder), (folder / "environment" / "seal").write_text("0" * 64)))
 case("planted copy with text as seal", "file")(lambda folder: (plant(folder), (folder / "environment" / "seal").write_text("é" * 64)))
 for title, make in ODD_FILES.items():
     case(f"planted copy, seal is {title}", "file")(lambda folder, make=make: (plant(folder), make(folder / "environment" / "seal")))
@@ -326,18 +302,11 @@ def _(folder: Path) -> None:
 for title, text in {
     "empty": "",
     "list": "- 1\n- 2\n",
-    "number": "7\n",
     "not utf-8": b"env: \xff\xfe\xfa\n",
-    "nul": b"env: \x00\n",
-    "tabs": "env:\n\tname: x\n",
-    "unclosed": "env: {name: [",
     "python tag": "env: !!python/object/apply:os.system ['touch $CANARY']\n",
-    "two documents": "env: {}\n---\nenv: {}\n",
     "laughs": "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
     "recursive": "env: &x\n  name: *x\n",
     "deep flow": "[" * 100_000,
-    "deep block": "\n".join(" " * n + f"k{n}:" for n in range(1_200)),
-    "deep keys": "? " * 50_000,
     "wide": "[" + "a," * 500_000 + "]",
     "sexagesimal": "n_envs: 1" + ":1" * 400_000 + "\n",
     "large": "#" * (64 << 20),
@@ -345,9 +314,7 @@ for title, text in {
 }.items():
     text_case(title, text)
 add_text("duplicate key", "n_envs: 4\nn_envs: 5\n")
-add_text("unknown key", "\nlove: 1\n")
 add_text("unknown list as key", "\n? [1, 2]\n: 1\n")
-add_text("tag of binary", "\nlove: !!binary aGVsbG8=\n")
 odd_files("config.yaml")
 case("config.yaml is missing")(lambda folder: (folder / "config.yaml").unlink())
 
@@ -355,40 +322,19 @@ case("config.yaml is missing")(lambda folder: (folder / "config.yaml").unlink())
 
 for title, values in {
     "n_envs 0": {"n_envs": 0},
-    "n_envs text": {"n_envs": "x"},
     "n_envs infinite": {"n_envs": float("inf")},
     "n_envs huge": {"n_envs": 10**400},
-    "n_envs large": {"n_envs": 10**12},
-    "seed negative": {"seed": -1},
-    "horizon 0": {"agent__horizon": 0},
     "hidden large": {"agent__network__hidden": [10**9, 10**9]},
     "hidden large enough for memory": {"agent__network__hidden": [6000, 6000]},
-    "hidden many": {"agent__network__hidden": [4] * 1000},
-    "hidden negative": {"agent__network__hidden": [-1]},
-    "hidden text": {"agent__network__hidden": "x"},
     "activation": {"agent__network__activation": "os:system"},
-    "activation list": {"agent__network__activation": ["tanh"]},
     "optimizer": {"agent__optimizer__name": "os:system"},
-    "gamma": {"agent__gamma": float("nan")},
-    "threads": {"concurrency__threads": 10**9},
     "time limit": {"env__time_limit": 10**30},
-    "time limit negative": {"env__time_limit": -5},
     "max_steps": {"eval__max_steps": 10**30},
     "episodes": {"eval__final_episodes": 10**12},
-    "eval group": {"eval__group": "nobody"},
-    "interval": {"log__every": "x" * 9_000},
-    "params unknown": {"env__params": {"os": 1}},
     "params code": {"env__params": {f"x=1\n{PLANTED}": 1}},
     "params text": {"env__params": {"gravity": "heavy"}},
-    "params huge": {"env__params": {"gravity": 10**400}},
-    "randomize": {"env__randomize": {"gravity": [1, "x"]}},
-    "options unknown": {"env__options": {"file": "x"}},
     "options deep": {"env__options": {"a": {"b": {"c": {"d": {"e": [[[[[[1]]]]]]}}}}}},
-    "on_nan": {"env__on_nan": "explode"},
-    "solved_at": {"env__solved_at": float("nan")},
     "env text": {"env": "cartpole"},
-    "env list": {"env": [1]},
-    "eval text": {"eval": "x"},
     "interpolation of a secret": {"name": "${oc.env:SECRET}"},
     "missing value": {"env__name": "???"},
     "surrogate": {"name": "\\udc80" + "\u2028" + "/x"},
@@ -400,8 +346,6 @@ for title, value in {
     "zero": "/dev/zero",
     "bomb": "bomb.npy",
     "pickle": "trap.npy",
-    "text": "x.npy",
-    "list": ["a"],
 }.items():
 
     @case(f"option pes {title}")
@@ -421,53 +365,31 @@ odd_files("environment/manifest.json")
 odd_files("environment/glider.py", "file", "trust=true")
 odd_files("environment/tables.npz", "file", "trust=true")
 for title, text in {
-    "list": "[]",
     "deep": "[" * 100_000,
-    "wide": "[" + "[]," * 1_000_000 + "[]]",
     "digits": '{"time_limit": ' + "9" * 100_000 + "}",
 }.items():
     case(f"manifest text {title}")(lambda folder, text=text: (folder / "environment" / "manifest.json").write_text(text))
 TRUST = "trust=true"
 for title, values in {
-    "place number": {"place": 7},
-    "place list": {"place": ["/"]},
     "place nul": {"place": "/\0"},
-    "files list": {"files": ["glider"]},
     "files empty": {"files": {}},
-    "files text": {"files": {"glider": "glider.py"}},
     "files numbers": {"files": {"glider": {"file": 7, "sha256": 8}}},
-    "entry missing": {"entry": "nothing"},
-    "entry list": {"entry": ["glider"]},
     "entry up": {"entry": "../../planted"},
     "options list": {"options": [1]},
-    "options text": {"options": "x"},
-    "time limit text": {"time_limit": "x"},
-    "working folder number": {"working_folder": 7},
     "working folder nul": {"working_folder": "\0"},
-    "module number": {"module": 7},
     "module other": {"module": "warprun.envs.cartpole"},
-    "version list": {"version": [1]},
     "unknown field": {"love": 1},
-    "tables list": {"tables": [1]},
-    "tables text": {"tables": {"rain": "x"}},
     "table shape": {"tables": {"rain": {"dtype": "<f4", "shape": ["x"], "sha256": "0" * 64, "array": True, "copied": True}}},
     "table large": {"tables": {"rain": {"dtype": "<f4", "shape": [1 << 40], "sha256": "0" * 64, "array": True, "copied": True}}},
-    "table negative": {"tables": {"rain": {"dtype": "<f4", "shape": [-1], "sha256": "0" * 64, "array": True, "copied": True}}},
     "table dtype": {"tables": {"rain": {"dtype": "|O", "shape": [1], "sha256": "0" * 64, "array": True, "copied": True}}},
     "table name": {"tables": {"x y\nimport os": {"dtype": "<f4", "shape": [2], "sha256": "0" * 64, "array": True, "copied": True}}},
-    "table hash number": {"tables": {"rain": {"dtype": "<f4", "shape": [2], "sha256": 0, "array": True, "copied": True}}},
-    "table missing field": {"tables": {"rain": {"dtype": "<f4"}}},
 }.items():
     manifest_case(title, "file", TRUST, **values)
 for title, file in {
     "up": "../../planted.py",
     "absolute": "/etc/passwd",
-    "long": "x" * 300 + ".py",
     "nul": "x\0.py",
-    "empty": "",
-    "newline": "x\ny.py",
     "device": "/dev/zero",
-    "dot": ".",
 }.items():
     manifest_case(f"file {title}", "file", TRUST, files={"glider": {"file": file, "sha256": hashlib.sha256(PLANTED.encode()).hexdigest()}})
 for title, name in {"code": f"x\n{PLANTED}", "up": "..", "empty": "", "long": "x" * 5_000}.items():
@@ -492,7 +414,6 @@ tables = "environment/tables.npz"
 case("tables are a bomb", "file", TRUST)(lambda folder: bomb(folder / tables, "table/rain"))
 case("tables promise too much", "file", TRUST)(lambda folder: archive(folder / tables, table__rain=array(shape=(1 << 36,))))
 case("tables are pickles", "file", TRUST)(lambda folder: archive(folder / tables, table__rain=pickled()))
-case("tables are one pickle", "file", TRUST)(lambda folder: (folder / tables).write_bytes(pickle.dumps(Trap())))
 case("tables are cut", "file", TRUST)(lambda folder: (folder / tables).write_bytes((folder / tables).read_bytes()[:-30]))
 case("tables are others", "file", TRUST)(lambda folder: archive(folder / tables, table__snow=array()))
 case("tables have a bad header", "file", TRUST)(
@@ -512,27 +433,19 @@ for title in ("fifo", "zero", "sparse", "socket"):
 for title, make in ODD_FILES.items():
     case(f"checkpoint is {title}")(lambda folder, make=make: [make(path) for path in folder.glob("checkpoints/step_*")])
 case("checkpoints missing")(lambda folder: remove(folder / "checkpoints"))
-case("checkpoints is a loop")(lambda folder: link(folder / "checkpoints", "checkpoints"))
 case("checkpoints is /dev")(lambda folder: link(folder / "checkpoints", "/dev"))
 for title, content in {
-    "mapping": {"file": 1},
     "up": [{"file": "../../escaped.ckpt", "sha256": "0" * 64, "size": 1, "env_steps": 1}],
     "nul": [{"file": "x\0", "sha256": "0" * 64, "size": 1, "env_steps": 1}],
-    "long": [{"file": "x" * 300, "sha256": "0" * 64, "size": 1, "env_steps": 1}],
+    "deep": "[" * 100_000,
     "types": [{"file": 1, "sha256": 2, "size": "x", "env_steps": [1]}],
 }.items():
     case(f"checkpoint manifest {title}")(
         lambda folder, content=content: (
-            (folder / "checkpoints" / "manifest.json").write_text(json.dumps(content)),
+            (folder / "checkpoints" / "manifest.json").write_text(content if isinstance(content, str) else json.dumps(content)),
             [path.unlink() for path in (folder / "checkpoints").glob("step_*")],
         )
     )
-case("checkpoint manifest deep")(
-    lambda folder: (
-        (folder / "checkpoints" / "manifest.json").write_text("[" * 100_000),
-        [path.unlink() for path in folder.glob("checkpoints/step_*")],
-    )
-)
 for title, make in {
     "bomb": lambda path: bomb(path, "tensor/x"),
     "pickle": lambda path: path.write_bytes(pickle.dumps(Trap())),
@@ -542,10 +455,7 @@ for title, make in {
     "other names": lambda path: repack(path, lambda c: {n if n == "header" else n + "x": a for n, a in c.items()}),
     "other dtypes": lambda path: repack(path, lambda c: {n: a if n == "header" else a.astype("U8") for n, a in c.items()}),
     "no header": lambda path: repack(path, lambda c: {n: a for n, a in c.items() if n != "header"}),
-    "no tensors": lambda path: repack(path, lambda c: {n: a for n, a in c.items() if n == "header"}),
     "header deep": lambda path: repack(path, lambda c: c | {"header": np.frombuffer(b"[" * 100_000, np.uint8)}),
-    "format list": lambda path: reheader(path, format=[1]),
-    "steps text": lambda path: reheader(path, env_steps="x"),
     "steps huge": lambda path: reheader(path, env_steps=10**400),
     "evaluation text": lambda path: reheader(path, meta={"steps": 1, "evaluation": {"mean": "x", "stderr": "y"}}),
 }.items():
@@ -555,18 +465,13 @@ for title, make in {
 
 case("folder is a file")(lambda folder: remove(folder).write_text("x"))
 case("folder is missing")(remove)
-case("folder is a fifo")(fifo)
-case("folder is a loop")(lambda folder: link(folder, folder.name))
 case("folder is a device")(lambda folder: link(folder, "/dev/zero"))
 case("folder is /proc", target="/proc/self")(lambda folder: None)
 case("folder has a long name", target="x" * 300)(lambda folder: None)
 case("folder has a long path", target="x/" * 3_000)(lambda folder: None)
-case("folder has no name", target="")(lambda folder: None)
 
 STATUS: dict[str, str | bytes] = {
-    "list": "[]",
     "deep": "[" * 100_000,
-    "binary": b"\xff\x00\xfe",
     "mapping": '{"started": {}}',
     "digits": '{"started": ' + "9" * 100_000 + "}",
 }
@@ -577,6 +482,5 @@ for title, status in STATUS.items():
     )
 for title, make in ODD_FILES.items():
     case(f"latest, status is {title}", "parent", target="latest")(lambda root, make=make: make(root / "run" / "status.json"))
-case("latest, run is a loop", "parent", target="latest")(lambda root: link(root / "run", "run"))
 case("latest, root is a file", "parent", target="latest")(lambda root: remove(root).write_text("x"))
 case("latest, root is a loop", "parent", target="latest")(lambda root: link(root, root.name))

@@ -140,7 +140,6 @@ SAMPLED = [pytest.param(name, marks=[pytest.mark.reliability] if n % 3 else []) 
 """Every third case without, all with `pytest -m reliability`."""
 
 
-@pytest.mark.by_default(60)
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_hostile_or_broken_folder_is_refused_in_one_line(
     name: str, runs: Runs, place: Place, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -22,17 +22,15 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> warprun.Result:
     return warprun.train([*TINY, f"run_dir={tmp_path_factory.mktemp('runs')}/one"])
 
 
-def test_rows_are_the_records_and_the_summary_is_what_the_run_said(result: warprun.Result) -> None:
+def test_rows_and_frames_are_the_records_and_the_summary_is_what_the_run_said(result: warprun.Result) -> None:
     rows = result.rows()
     assert rows[-1]["env_steps"] == result.env_steps == result.summary["env_steps"] == 512
     assert rows[-1]["eval/return"] == result.eval_return
     assert "eval/return" in result.summary
-
-
-def test_a_frame_has_a_row_for_each_record(result: warprun.Result) -> None:
+    assert not list(result.folder.glob("events*"))  # log.tensorboard=false
     pytest.importorskip("pandas")
     frame = result.frame()
-    assert list(frame["env_steps"]) == [row["env_steps"] for row in result.rows()]
+    assert list(frame["env_steps"]) == [row["env_steps"] for row in rows]
     assert frame["eval/return"].iloc[-1] == result.eval_return
 
 

@@ -27,34 +27,6 @@ def write(folder: Path, config: bytes) -> None:
     (folder / "config.yaml").write_bytes(config)
 
 
-def test_a_seal_is_valid_for_this_config_this_manifest_and_this_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sealing.seal(folder, b"seed: 1\n") is None
-    write(folder, b"seed: 1\n")
-    assert sealing.is_own(folder)
-    write(folder, b"seed: 2\n")
-    assert not sealing.is_own(folder)
-    write(folder, b"seed: 1\n")
-    (folder / "environment" / "manifest.json").write_text("[]")
-    assert not sealing.is_own(folder)
-    (folder / "environment" / "manifest.json").write_text("{}")
-    assert sealing.is_own(folder)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder.parent / "other"))
-    assert not sealing.is_own(folder)
-
-
-def test_the_seal_before_stays_valid_until_the_config_is_replaced(folder: Path) -> None:
-    sealing.seal(folder, b"seed: 1\n")
-    write(folder, b"seed: 1\n")
-    sealing.seal(folder, b"seed: 2\n")
-    assert sealing.is_own(folder)
-    write(folder, b"seed: 2\n")
-    assert sealing.is_own(folder)
-    # A folder of somebody else: its seals are not kept.
-    (folder / "environment" / "seal").write_text("0" * 64)
-    sealing.seal(folder, b"seed: 3\n")
-    assert len((folder / "environment" / "seal").read_text().split()) == 1
-
-
 def test_the_key_is_made_once_and_is_private(folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = set(pool.map(lambda n: sealing._make_key(), range(16)))
@@ -106,14 +78,18 @@ def test_a_relative_config_folder_does_not_count(monkeypatch: pytest.MonkeyPatch
     assert sealing.key_file() == tmp_path / ".config" / "warprun" / "key"
 
 
-def test_the_valid_line_of_a_seal_stays_even_if_a_resume_was_killed_before_its_config(folder: Path) -> None:
-    sealing.seal(folder, b"seed: 1\n")
+def test_the_seal_before_stays_valid_until_the_config_is_replaced(folder: Path) -> None:
+    assert sealing.seal(folder, b"seed: 1\n") is None
     write(folder, b"seed: 1\n")
-    for seed in (2, 3):  # each was killed before it replaced config.yaml
+    for seed in (2, 3):  # as resumes that were killed before they replaced config.yaml
         sealing.seal(folder, b"seed: %d\n" % seed)
         assert sealing.is_own(folder)
     write(folder, b"seed: 3\n")
     assert sealing.is_own(folder)
+    # A folder of somebody else: its seals are not kept.
+    (folder / "environment" / "seal").write_text("0" * 64)
+    sealing.seal(folder, b"seed: 3\n")
+    assert len((folder / "environment" / "seal").read_text().split()) == 1
 
 
 @pytest.mark.parametrize(

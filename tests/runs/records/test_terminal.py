@@ -8,38 +8,25 @@ from rich.console import Console
 from warprun.kernels import waiting
 from warprun.runs.records import terminal
 from warprun.runs.records.sink import Row
-from warprun.runs.records.terminal import LiveView, PlainConsole, Progress, duration, line, number, si, table_console, view
+from warprun.runs.records.terminal import LiveView, PlainConsole, PlainLines, Progress, duration, line, number, si, table_console, view
 
 
-def test_time_left_leaves_out_what_came_before_the_first_row():
-    progress = Progress({"total_steps": 1000, "max_minutes": None})
-    assert progress.left_s is None
-    progress.update(Row(100, 60.0, {}))  # a minute of compilation
-    progress.update(Row(200, 61.0, {}))
-    assert progress.fraction == pytest.approx(0.2)
-    assert progress.left_s == pytest.approx(8.0)
-
-
-def test_the_nearer_of_two_limits_counts():
-    progress = Progress({"total_steps": 1000, "max_minutes": 1})
-    progress.update(Row(100, 50.0, {}))
-    progress.update(Row(200, 54.0, {}))
-    assert progress.fraction == pytest.approx(0.9)
-    assert progress.left_s == pytest.approx(6.0)
-
-
-def test_no_limit_no_fraction():
-    progress = Progress({"total_steps": None})
-    progress.update(Row(100, 50.0, {}))
-    assert progress.fraction is None
-    assert progress.left_s is None
-
-
-def test_shares_add_up_to_one():
-    progress = Progress({})
-    assert progress.shares == {}
-    progress.update(Row(1, 1.0, {"perf/rollout_share": 0.3, "perf/update_share": 0.6, "perf/log_share": 0.1}))
-    assert progress.shares == {"rollout": 0.3, "update": 0.6, "log": 0.1}
+@pytest.mark.parametrize(
+    ("limits", "rows", "fraction", "left_s"),
+    [
+        ({"total_steps": 1000, "max_minutes": None}, [(100, 60.0)], 0.1, None),
+        # A minute of compilation comes before the first row.
+        ({"total_steps": 1000, "max_minutes": None}, [(100, 60.0), (200, 61.0)], 0.2, 8.0),
+        ({"total_steps": 1000, "max_minutes": 1}, [(100, 50.0), (200, 54.0)], 0.9, 6.0),
+        ({"total_steps": None}, [(100, 50.0)], None, None),
+    ],
+)
+def test_the_nearer_limit_decides_what_is_done_and_left(limits, rows, fraction, left_s):
+    progress = Progress(limits)
+    for steps, seconds in rows:
+        progress.update(Row(steps, seconds, {}))
+    assert progress.fraction == (None if fraction is None else pytest.approx(fraction))
+    assert progress.left_s == (None if left_s is None else pytest.approx(left_s))
 
 
 def test_shares_are_those_of_one_record():
@@ -67,13 +54,6 @@ def test_learners_and_actors_have_a_line_each():
     assert progress.roles[1][1] == "wait 40% of the time, 1.23 k rollouts, 5 dropped, 20 new ones/s, 1 lost"
 
 
-def test_every_group_has_an_outcome():
-    progress = Progress({})
-    progress.update(Row(1, 1.0, {"train/planner/return": 1.0, "train/governor/return": 2.0, "train/episode_length": 9.0}))
-    progress.update(Row(2, 2.0, {"eval/planner/return": 3.0}))
-    assert progress.outcomes == [("governor", 2.0, None, 9.0), ("planner", 1.0, 3.0, 9.0)]
-
-
 def test_a_line_is_words_of_key_and_value():
     progress = Progress({"total_steps": 1e7})
     progress.update(Row(1_000_000, 3.0, {"train/return": 10.0, "perf/env_steps_per_s": 1e6}))
@@ -87,52 +67,37 @@ def test_a_line_is_words_of_key_and_value():
 
 def test_a_line_names_the_groups():
     progress = Progress({})
-    progress.update(Row(1, 1.0, {"train/a/return": 1.0, "train/b/return": 2.0}))
-    assert line(progress) == "wall=1s env_steps=1 a.return=1.000 b.return=2.000"
+    progress.update(Row(1, 1.0, {"train/planner/return": 1.0, "train/governor/return": 2.0}))
+    progress.update(Row(2, 2.0, {"eval/planner/return": 3.0}))
+    assert line(progress) == "wall=2s env_steps=2 governor.return=2.000 planner.return=1.000 planner.eval=3.000"
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("shown", "value", "text"),
     [
-        (0, "0"),
-        (7.0, "7"),
-        (12.345, "12.3"),
-        (999.0, "999"),
-        (999.7, "1.00 k"),
-        (1234567, "1.23 M"),
-        (99_960_000, "100 M"),
-        (999_600_000, "1.00 G"),
-        (-4.5e12, "-4.50 T"),
-        (math.nan, "nan"),
+        (si, 0, "0"),
+        (si, 12.345, "12.3"),
+        (si, 999.7, "1.00 k"),
+        (si, 99_960_000, "100 M"),
+        (si, 999_600_000, "1.00 G"),
+        (si, -4.5e12, "-4.50 T"),
+        (si, math.nan, "nan"),
+        (number, 195.0, "195.0"),
+        (number, 999.96, "1,000"),
+        (number, -0.01234567, "-0.01235"),
+        (number, 15234.2, "15,234"),
+        (number, 2.5e6, "2.50 M"),
+        (number, 12, "12"),
+        (number, math.inf, "inf"),
+        (duration, 0.4, "0 s"),
+        (duration, 59.6, "1:00"),
+        (duration, 7387, "2:03:07"),
+        (duration, 93_787, "1 d 2:03:07"),
+        (duration, math.inf, "inf"),
     ],
 )
-def test_si_has_three_digits_and_a_prefix(value, text):
-    assert si(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (195.3321, "195.3"),
-        (195.0, "195.0"),
-        (999.96, "1,000"),
-        (-0.01234567, "-0.01235"),
-        (15234.2, "15,234"),
-        (2.5e6, "2.50 M"),
-        (12, "12"),
-        (0.0, "0.000"),
-        (math.inf, "inf"),
-    ],
-)
-def test_number_has_four_digits(value, text):
-    assert number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (59.6, "1:00"), (187, "3:07"), (7387, "2:03:07"), (93_787, "1 d 2:03:07"), (math.inf, "inf")]
-)
-def test_duration_reads_as_a_clock(seconds, text):
-    assert duration(seconds) == text
+def test_numbers_have_three_or_four_digits_and_times_read_as_a_clock(shown, value, text):
+    assert shown(value) == text
 
 
 VALUES = {
@@ -180,27 +145,14 @@ def test_the_view_fits_narrow_terminals():
         assert max(map(len, lines)) <= width
         assert "episode length" in "".join(lines)
     assert render(progress(), 80).count("x") == 70  # the folder is folded, never cut: it will be copied
+    assert "–" in render(Progress({}), 80)  # before anything is known
 
 
-def test_the_view_works_before_anything_is_known():
-    assert "–" in render(Progress({}), 80)
-
-
-def test_draws_in_place_and_gives_the_cursor_back():
-    console = Console(file=io.StringIO(), width=80, force_terminal=True)
-    live = LiveView(console, progress(), "run", "outputs/run", every_s=0.0)
-    live.log(Row(1, 1.0, {}))
-    live.message("compiling")
-    live.log(Row(2, 2.0, {}))
-    live.close()
-    live.close()
-    text = console.file.getvalue()
-    assert text.count("\x1b[?25l") == 1
-    assert text.rindex("\x1b[?25h") > text.rindex("train return")
-    assert "compiling" in text
-
-
-def test_draws_no_more_often_than_asked():
+def test_draws_no_more_often_than_asked(capsys):
+    plain = PlainLines(Progress({}), every_s=60.0)
+    for step in range(3):
+        plain.log(Row(step, 0.0, {}))
+    assert len(capsys.readouterr().out.splitlines()) == 1
     console = Console(file=io.StringIO(), width=80, force_terminal=True)
     live = LiveView(console, progress(), "run", "outputs/run", every_s=60.0)
     for step in range(5):
@@ -247,21 +199,18 @@ class Screen(io.StringIO):
         return True
 
 
-NOTE = "the returns of all evaluations are the same: rewards may not depend on actions, and agent.entropy_coef=0.01 explores more"
-
-
 @pytest.mark.parametrize(("file", "lines"), [(Screen(), 2), (io.StringIO(), 1)])
-def test_sentences_break_between_words(file, lines):
-    PlainConsole(file=file, width=80, color_system=None).sentence(NOTE)
+def test_sentences_break_between_words_of_a_terminal_only(file, lines):
+    note = "the returns of all evaluations are the same: rewards may not depend on actions, and agent.entropy_coef=0.01 explores more"
+    PlainConsole(file=file, width=80, color_system=None).sentence(note)
     assert file.getvalue().count("\n") == lines
-    assert file.getvalue().split() == NOTE.split()
+    assert file.getvalue().split() == note.split()
 
 
-@pytest.mark.parametrize(("columns", "width"), [(None, 120), ("90", 90)])
+@pytest.mark.parametrize(("columns", "width"), [([], 120), (["90"], 90)])
 def test_tables_in_files_fit_a_page(monkeypatch, columns, width):
-    """Without a terminal no table is wider than 120 columns, or what the variable COLUMNS says."""
     monkeypatch.delenv("COLUMNS", raising=False)
-    if columns:
-        monkeypatch.setenv("COLUMNS", columns)
+    for value in columns:
+        monkeypatch.setenv("COLUMNS", value)
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert table_console().width == width
