@@ -111,7 +111,9 @@ def tiny(given: list[str]) -> list[str]:
     resumed = next((word.removeprefix("resume=") for word in given if word.startswith("resume=") and word != "resume=auto"), None)
     if resumed:
         taken = rundir.read_status(rundir.latest(Path("outputs")) if resumed == "latest" else Path(resumed)).get("wall_s", 0.0)
-        return [*given, f"max_minutes={(taken + MORE_S) / 60}", "eval.episodes=2", "eval.final_episodes=2"]
+        more = any(word.startswith("total_steps=") for word in given)
+        budget = [f"max_minutes={(taken + MORE_S) / 60}", f"total_steps={500_000 if more else 400_000}"]
+        return [*given, *budget, "eval.episodes=2", "eval.final_episodes=2"]
     verb = given[0] if "=" not in given[0] and not given[0].startswith("-") else "train"
     if verb == "bench":
         return [*given, "sizes=10", "threads=1"]

@@ -120,9 +120,8 @@ def test_what_follows_from_a_run(rules: dict[str, str], tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     for given, expected in rules.items():
         agent = compose(given.split()).agent
-        assert " ".join(f"{name}={getattr(agent, name)}" for name in (word.partition("=")[0] for word in expected.split())) == expected, (
-            given
-        )
+        names = [word.partition("=")[0] for word in expected.split()]
+        assert " ".join(f"{name}={getattr(agent, name)}" for name in names) == expected, given
 
 
 ENDLESS = """from dataclasses import replace
