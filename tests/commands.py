@@ -15,6 +15,7 @@ from pathlib import Path
 
 from warprun.__main__ import main
 from warprun.cli.help import HELP
+from warprun.runs import rundir
 from warprun.sweeps.launch import is_of_sweep
 
 ROOT = Path(__file__).parents[1]
@@ -29,9 +30,12 @@ LINE = re.compile(r"(^|[\s\"])(warprun|\S+\.sbatch) |^(mkdir|cc) |^python \w+\.p
 """A line of shell that the tests execute: not the installation of something, and no script that measures."""
 TINY = ["max_minutes=1e-6", "eval.episodes=2", "eval.final_episodes=2"]
 """One iteration."""
+STEPWISE = ["engine.fused=false"]
+"""A third of the time to compile; other tests compile the fused rollouts of these environments, and here those of CartPole."""
 SEEDS = re.compile(r"seed=range\(0,(\d+)\)")
 """Of a sweep; a quarter of these are trained."""
-FEW_MORE = ["max_minutes=null", "eval.episodes=2", "eval.final_episodes=2"]
+MORE_S = 0.5
+"""Of training, after what a run that is continued has taken."""
 
 
 def scripts(page: Path) -> list[str]:
@@ -104,9 +108,12 @@ def words(command: str, folder: Path) -> list[list[str]]:
 
 def tiny(given: list[str]) -> list[str]:
     """Return the words of a command with a budget, and few seeds, with which it takes seconds."""
-    if any(word.startswith("resume=") and word != "resume=auto" for word in given):
+    resumed = next((word.removeprefix("resume=") for word in given if word.startswith("resume=") and word != "resume=auto"), None)
+    if resumed:
+        taken = rundir.read_status(rundir.latest(Path("outputs")) if resumed == "latest" else Path(resumed)).get("wall_s", 0.0)
         more = any(word.startswith("total_steps=") for word in given)
-        return [*given, *FEW_MORE, f"total_steps={500_000 if more else 400_000}"]
+        budget = [f"max_minutes={(taken + MORE_S) / 60}", f"total_steps={500_000 if more else 400_000}"]
+        return [*given, *budget, "eval.episodes=2", "eval.final_episodes=2"]
     verb = given[0] if "=" not in given[0] and not given[0].startswith("-") else "train"
     if verb == "bench":
         return [*given, "sizes=10", "threads=1"]
@@ -114,7 +121,8 @@ def tiny(given: list[str]) -> list[str]:
     trains = verb in ("train", "tune") and not any(word.startswith("--") for word in given)
     if not trains or all(is_of_sweep(word) or word == "-m" for word in given):
         return given
-    return [*given, *TINY, *(["trials=2"] if verb == "tune" else [])]
+    own = not any(word.startswith(("env=cartpole", "engine.")) for word in given) and any(word.startswith("env=") for word in given)
+    return [*given, *TINY, *(STEPWISE if own else []), *(["trials=2"] if verb == "tune" else [])]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from tests.finished import QUIET
 
 SMALL = [*QUIET, "agent=a2c", "n_envs=4", "agent.horizon=8", "total_steps=32", "agent.network.hidden=[4]", "engine.fused=false"]
@@ -42,3 +47,11 @@ environment = single_agent(
     state=State, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=10, {settings}
 )
 """
+
+
+def uncompiled(program: str) -> str:
+    """Run a program in a process of its own, where nothing is compiled; return what it prints."""
+    asked = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], env=asked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

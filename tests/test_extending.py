@@ -33,8 +33,8 @@ def examples(tmp_path: Path) -> Path:
 
 @pytest.mark.by_default(0)
 @pytest.mark.parametrize("agent", ["agent=ppo", "agent=dqn agent.utd_ratio=0.05"])
-def test_agents_solve_the_simulator_of_the_docs(examples: Path, monkeypatch: pytest.MonkeyPatch, agent: str) -> None:
-    monkeypatch.chdir(examples)
+def test_agents_solve_the_simulator_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str) -> None:
+    monkeypatch.chdir(write(tmp_path, files(ROOT / "docs" / "extending.md")))
     settings = ["env=corridor", *agent.split(), "n_envs=64", "total_steps=1e5", "device=cpu", "concurrency.threads=1", "log.live=false"]
     result = warprun.train(settings)
     assert result.solved
@@ -93,14 +93,16 @@ def test_the_mpi_program_of_the_page_trains_and_is_evaluated(folder: Path) -> No
 
 INTEROP = ROOT / "docs" / "api.md"
 EXAMPLES = [block for block in blocks(INTEROP, "python") if not re.match(r"# \S+\.py\n", block) and "warprun.train" not in block]
-NEEDS = ("stable_baselines3", "pettingzoo")
+assert len(EXAMPLES) == 6
+NEEDS = {"stable_baselines3": "stable_baselines3", "pettingzoo": "make_parallel"}
+"""Library -> a word of the examples that need it."""
 
 
 @pytest.mark.by_default(2)
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_example_runs(example, tmp_path, monkeypatch):
-    for library in NEEDS:
-        if library in example or (library == "pettingzoo" and "make_parallel" in example):
+    for library, word in NEEDS.items():
+        if word in example:
             pytest.importorskip(library)
     monkeypatch.chdir(write(tmp_path, files(INTEROP)))
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -111,10 +113,6 @@ def test_gymnasium_makes_what_the_table_names_without_an_import_of_warprun():
     (call,) = re.findall(r"^\| `(gymnasium\.make\(.*?\))`", INTEROP.read_text(), flags=re.MULTILINE)
     done = subprocess.run([sys.executable, "-c", f"import gymnasium; print({call}.spec.id)"], capture_output=True, text=True)
     assert done.stdout == "warprun/CartPole-v0\n", done.stderr
-
-
-def test_there_are_examples():
-    assert len(EXAMPLES) == 6
 
 
 # The algorithm of docs/extending.md, trained with the overrides of a command line ------------------------------------

@@ -50,7 +50,7 @@ def elsewhere(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
     return start
 
 
-TINY = "env=cartpole n_envs=64 total_steps=2000 eval.episodes=20 eval.final_episodes=20"
+TINY = "env=cartpole n_envs=64 max_minutes=1e-6 eval.episodes=2 eval.final_episodes=2"
 
 
 @pytest.mark.long

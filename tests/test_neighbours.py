@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -89,15 +88,14 @@ def test_the_nearest_within_a_distance_is_that_of_a_look_at_all(kind: str) -> No
 def test_one_thread_and_many_sort_alike(threads: int) -> None:
     cells, cell = 5, np.random.default_rng(0).integers(-1, 5, 40).astype(np.int32)
     first, actor = sorted_by_hand(cell, cells)
-    alone = cell[:, None].copy(), np.zeros((cells + 2, 1), np.int32), np.zeros((40, 1), np.int32)
+    alone, together = ((cell[:, None].copy(), np.zeros((cells + 2, 1), np.int32), np.zeros((40, 1), np.int32)) for _ in range(2))
     called.sort_actors(*alone, cells, 0)
-    together = cell[:, None].copy(), np.zeros((cells + 2, 1), np.int32), np.zeros((40, 1), np.int32)
-    for function in (called.count_actors, None, called.place_actors, called.number_places):
+    for thread in range(threads):
+        called.count_actors(*together, cells, thread, threads)
+    called.begin_cells(together[1], cells)
+    for function in (called.place_actors, called.number_places):
         for thread in range(threads):
-            if function:
-                function(*together, cells, thread, threads)
-        if function is None:
-            called.begin_cells(together[1], cells)
+            function(*together, cells, thread, threads)
     for place, begins, sorted_actors in (alone, together):
         np.testing.assert_array_equal(begins[: cells + 1, 0], first)
         np.testing.assert_array_equal(sorted_actors[: len(actor), 0], actor)
@@ -106,89 +104,78 @@ def test_one_thread_and_many_sort_alike(threads: int) -> None:
         np.testing.assert_array_equal(place[:, 0], expected)
 
 
-@pytest.mark.by_default(0)
+@pytest.mark.long
 def test_an_engine_counts_neighbours_and_leaves_out_who_has_left() -> None:
-    """On two groups and 20 environments, the numbers of the observation against NumPy."""
-    engine = make(leaving.environment, "leaving", n_envs=20, horizon=6)
-    walkers, met = engine.trajectory.groups["walkers"], 0
+    """On two groups and 20 environments, the numbers of the observation against NumPy, and who is in the episode where it is cut."""
+    engine = make(leaving.environment, "leaving", n_envs=20, horizon=9, auto_reset=True)
+    taken, walkers, met, cut = engine.trajectory, engine.trajectory.groups["walkers"], 0, 0
+    assert walkers.alive is not None and walkers.final_alive is not None
     for _ in range(3):
-        for group in engine.trajectory.groups.values():
+        for group in taken.groups.values():
             group.policy_output.zero_()
-        for row in range(6):
+        left = [engine.state_of("walkers")["patience"].numpy().copy()]
+        for row in range(9):
             engine.sample(row)
             engine.step(row)
             state = engine.state_of("walkers")
             x, patience = state["x"].numpy(), state["patience"].numpy()
+            left.append(patience.copy())
             cell = np.where(patience > 0, (x * np.float32(leaving.CELLS)).astype(int), -1)
             own = (x * np.float32(leaving.CELLS)).astype(int)
             same = cell[:, None, :] == own[:, :, None]
             first = np.where(same.any(2), same.argmax(2), -1)
             expected = np.stack((x, same.sum(2), (same * x[:, None, :]).sum(2), first), -1)
             np.testing.assert_allclose(walkers.obs[row + 1].numpy(), expected, atol=1e-6)
-            np.testing.assert_array_equal(walkers.alive[row + 1].numpy(), patience > 0)  # type: ignore[index]
-            np.testing.assert_array_equal(walkers.reward[row].numpy(), walkers.alive[row].float().numpy())  # type: ignore[index]
+            np.testing.assert_array_equal(walkers.alive[row + 1].numpy(), patience > 0)
+            np.testing.assert_array_equal(walkers.reward[row].numpy(), walkers.alive[row].float().numpy())
             met += int((patience == 0).sum())
+        rows, envs = np.nonzero(taken.truncated.numpy())
+        for row, env in zip(rows, envs, strict=True):
+            slot = int(taken.final_slot()[row, env])
+            assert (walkers.final_alive[slot, env].numpy() == (left[row][env] > 1)).all()
+            assert walkers.alive[row + 1, env].all()
+        terminated, _ = taken.ends("walkers")
+        assert (terminated.numpy()[rows, envs] == (np.array(left)[rows, envs] <= 1)).all()
+        cut += len(rows)
         engine.carry_over()
-    assert met > 50
-
-
-@pytest.mark.long
-def test_an_engine_keeps_who_is_in_the_episode_where_it_is_cut() -> None:
-    engine = make(leaving.environment, "leaving", n_envs=30, horizon=9, auto_reset=True)
-    for group in engine.trajectory.groups.values():
-        group.policy_output.zero_()
-    taken, walkers = engine.trajectory, engine.trajectory.groups["walkers"]
-    patience = [engine.state_of("walkers")["patience"].numpy().copy()]
-    for row in range(9):
-        engine.sample(row)
-        engine.step(row)
-        patience.append(engine.state_of("walkers")["patience"].numpy().copy())
-    rows, envs = np.nonzero(taken.truncated.numpy())
-    assert len(rows) > 10
-    for row, env in zip(rows, envs, strict=True):
-        slot = int(taken.final_slot()[row, env])
-        assert (walkers.final_alive[slot, env].numpy() == (patience[row][env] > 1)).all()  # type: ignore[index]
-        assert walkers.alive[row + 1, env].all()  # type: ignore[index]
-    terminated, _ = taken.ends("walkers")
-    assert (terminated.numpy()[rows, envs] == (np.array(patience)[rows, envs] <= 1)).all()
+    assert met > 50 and cut > 10
 
 
 def far(cells: Any, s: Any) -> tuple[float, ...]:
     return s.x, 0.0, 0.0, float(cells.actor[len(cells.actor) + 3])
 
 
-def changed(**group: Any) -> Callable[[], Environment]:
+def changed(**group: Any) -> Environment:
     walkers, guides = leaving.environment.groups
-    return lambda: replace(leaving.environment, groups=(replace(walkers, **group), guides))
-
-
-def with_index(**index: Any) -> Callable[[], Environment]:
-    return lambda: replace(leaving.environment, indices=(replace(leaving.environment.indices[0], **index),))
+    return replace(leaving.environment, groups=(replace(walkers, **group), guides))
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("part", "wrong", "told"),
     [
-        (changed(alive="health"), "alive of group 'walkers' must be the name of a number of its state, not 'health'"),
-        (changed(alive=1), "alive of group 'walkers' must be the name of a number of its state, not 1"),
-        (with_index(groups=("fish",)), "there is no group 'fish'"),
-        (with_index(groups=()), "must name at least one group"),
-        (with_index(name="walkers"), "the name of index 'walkers' is taken"),
-        (with_index(name="walkers_sum"), "the name of index 'walkers_sum' is taken"),
-        (with_index(name="two words"), "is not a Python identifier"),
-        (with_index(cells=0), "cells of index 'cells' must be a whole number"),
-        (with_index(fields=("y",)), "index 'cells' has the field 'y', which is no number of the state of group 'walkers'"),
-        (with_index(fields=("x", "x")), "must be a tuple of different names"),
-        (with_index(cell=lambda action: 0), "unknown argument 'action'"),
-        (with_index(fields="x"), "fields of index 'cells' must be a tuple"),
+        ("group", {"alive": "health"}, "alive of group 'walkers' must be the name of a number of its state, not 'health'"),
+        ("group", {"alive": 1}, "alive of group 'walkers' must be the name of a number of its state, not 1"),
+        ("index", {"groups": ("fish",)}, "there is no group 'fish'"),
+        ("index", {"groups": ()}, "must name at least one group"),
+        ("index", {"name": "walkers"}, "the name of index 'walkers' is taken"),
+        ("index", {"name": "walkers_sum"}, "the name of index 'walkers_sum' is taken"),
+        ("index", {"name": "two words"}, "is not a Python identifier"),
+        ("index", {"cells": 0}, "cells of index 'cells' must be a whole number"),
+        ("index", {"fields": ("y",)}, "index 'cells' has the field 'y', which is no number of the state of group 'walkers'"),
+        ("index", {"fields": ("x", "x")}, "must be a tuple of different names"),
+        ("index", {"cell": lambda action: 0}, "unknown argument 'action'"),
+        ("index", {"fields": "x"}, "fields of index 'cells' must be a tuple"),
     ],
 )
-def test_mistakes_are_told(made: Callable[[], Environment], told: str) -> None:
+def test_mistakes_are_told(part: str, wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(ContractError, match=told):
-        made()
+        if part == "group":
+            changed(**wrong)
+        else:
+            replace(leaving.environment, indices=(replace(leaving.environment.indices[0], **wrong),))
 
 
 def test_a_place_beyond_an_index_is_found_before_anything_is_compiled() -> None:
-    flawed = changed(observe=far)()
+    flawed = changed(observe=far)
     with pytest.raises(UserError, match=r"test_neighbours.py:\d+ in far: .*out of bounds"):
         try_out(flawed, [far], seed=0, params=flawed.params())

@@ -49,7 +49,7 @@ def test_known_answers(function, counter, key, expected):
     assert tuple(int(word) for word in function(*(u(c) for c in counter), *(u(k) for k in key))) == expected
 
 
-def test_plain_and_compiled_agree():
+def test_plain_and_compiled_agree_and_have_the_types_of_kernels():
     for environment in (0, 1, 12345, 0xFFFFFFFF):
         rng = source((0x89ABCDEF, 0x1234567), environment, 3, random.ACTION, 51)
         for index in range(9):
@@ -58,31 +58,18 @@ def test_plain_and_compiled_agree():
             assert random.uniform(rng, index, low, high) == pytest.approx(uniform(rng, index, low, high), abs=3e-7)
             assert random.randint(rng, index, 6) == randint(rng, index, 6)
             assert random.normal(rng, index) == pytest.approx(normal(rng, index), rel=2e-6, abs=2e-6)
+    drawn = (random.bits(rng, 0), random.uniform(rng, 0, -1.0, 1.0), random.randint(rng, 0, 5), random.normal(rng, 0))
+    assert [*map(type, drawn)] == [np.uint32, np.float32, np.int32, np.float32]
 
 
-def test_types():
-    rng = source()
-    assert type(random.bits(rng, 0)) is np.uint32
-    assert type(random.uniform(rng, 0, -1.0, 1.0)) is np.float32
-    assert type(random.randint(rng, 0, 5)) is np.int32
-    assert type(random.normal(rng, 0)) is np.float32
-
-
-def test_uniform():
-    x = uniforms(source(), 20_000, 12)
-    assert x.min() >= 0.0
-    assert x.max() < 1.0
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.0, 5.0)])
+def test_uniform(low, high):
+    x = uniforms(source(), 20_000, 12, low, high)
+    assert low <= x.min() and x.max() < high
     for column in x.T:
-        assert stats.kstest(column, "uniform").pvalue > 1e-3
+        assert stats.kstest(column, "uniform", args=(low, high - low)).pvalue > 1e-3
     correlations = np.corrcoef(x.T)[np.triu_indices(12, 1)]  # of standard deviation 1 / sqrt(20000) = 0.0071
     assert np.abs(correlations).max() < 0.032
-
-
-def test_uniform_bounds():
-    x = uniforms(source(), 20_000, 4, -3.0, 5.0)
-    assert x.min() >= -3.0
-    assert x.max() < 5.0
-    assert stats.kstest(x.ravel(), "uniform", args=(-3.0, 8.0)).pvalue > 1e-3
 
 
 BOUNDS = [(-1e-38, 1e-38), (0.0, 1e-45), (-1e-45, 0.0), (-1e-45, 1e-45), (1e-45, 3e-45), (-3.4028235e38, 3.4028235e38), (-1e-40, 0.0)]
@@ -117,15 +104,10 @@ def test_uniform_stays_below_the_upper_bound(monkeypatch):
         assert all(function(source(), u(0xFFFFFFFF), f(equal), f(equal)) == f(equal) for function in (plain, told))
 
 
-def test_environments_are_independent():
-    x = uniforms(source(), 8, 20_000)
-    correlations = np.corrcoef(x)[np.triu_indices(8, 1)]
-    assert np.abs(correlations).max() < 0.032
-
-
 def test_every_word_of_the_counter_and_key_counts():
     """One changed purpose, actor, step, environment or half of the seed: other draws, uncorrelated with the first."""
-    base = uniforms(source(), 1, 20_000).ravel()
+    base, *environments = uniforms(source(), 8, 20_000)
+    assert np.abs(np.corrcoef([base, *environments])[np.triu_indices(8, 1)]).max() < 0.032
     others = [source(purpose=p) for p in range(5) if p != random.STEP]
     others += [source(actor=1), source(step=1), source(environment=1), source(seed=(8, 0)), source(seed=(7, 1))]
     for rng in others:
@@ -167,15 +149,9 @@ def test_normal():
 # Seeds of the parts of a run ------------------------------------------------------------------------------------------
 
 
-def test_a_seed_is_the_same_in_every_process() -> None:
-    assert derived_seed(0, "evaluation") == 6070859771558012766
-
-
-def test_seeds_and_purposes_do_not_meet() -> None:
+def test_seeds_of_purposes_fit_into_an_int64_and_do_not_meet() -> None:
+    assert derived_seed(0, "evaluation") == 6070859771558012766  # in every process
     purposes = [(), ("evaluation",), ("shuffle",), ("group", 0), ("group", 1), ("replay", 3)]
-    found = {derived_seed(seed, *purpose) for seed in range(1000) for purpose in purposes}
-    assert len(found) == 1000 * len(purposes)
-
-
-def test_a_seed_fits_into_an_int64() -> None:
-    assert all(0 <= derived_seed(seed, "shuffle") < 2**63 for seed in (0, 1, 2**63, 2**64 - 1))
+    found = {derived_seed(seed, *purpose) for seed in (*range(1000), 2**63, 2**64 - 1) for purpose in purposes}
+    assert len(found) == 1002 * len(purposes)
+    assert all(0 <= seed < 2**63 for seed in found)

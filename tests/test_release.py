@@ -1,9 +1,11 @@
 """Files for those who install, cite or build warprun: they can be read, name what exists, and agree with setup.cfg."""
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,16 +23,12 @@ def extras(text: str) -> set[str]:
     return set(re.findall(r'"/opt/warprun\[([\w,]+)\]"', text)[0].split(","))
 
 
-def test_the_citation_names_this_version() -> None:
-    found = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert found.keys() >= {"cff-version", "message", "title", "authors", "type"}
-    assert (found["version"], found["license"]) == (SETUP["metadata"]["version"], SETUP["metadata"]["license"])
-
-
-def test_the_changelog_begins_with_this_version_and_its_day() -> None:
-    found = re.search(r"^## \[(.+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+def test_the_citation_and_the_changelog_name_this_version_and_its_day() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert found and found.groups() == (SETUP["metadata"]["version"], str(citation["date-released"]))
+    assert citation.keys() >= {"cff-version", "message", "title", "authors", "type"}
+    assert (citation["version"], citation["license"]) == (SETUP["metadata"]["version"], SETUP["metadata"]["license"])
+    found = re.search(r"^## \[(.+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert found and found.groups() == (citation["version"], str(citation["date-released"]))
 
 
 def test_the_workflow_runs_the_checks_on_linux_and_macos() -> None:
@@ -105,3 +103,64 @@ def test_the_apptainer_recipe_installs_the_checkout_for_cuda() -> None:
 @pytest.mark.slow
 def test_docker_finds_nothing_to_complain_about() -> None:
     subprocess.run(["docker", "build", "--check", "."], cwd=ROOT, check=True)
+
+
+# `.ci/run` does what README.md says: its commands, in an environment of their own, and nothing beside them -------------
+
+INSTALL, RUN = 'pip install -c constraints.txt -e ".[test]"', "pytest -n auto --dist loadfile"
+WRITES_DOWN = r"""#!/bin/bash
+name="${0##*/}" folder="${0%/bin/*}"
+printf '%s|' "${folder##*/}" "$name" "${WARPRUN_CACHE_DIR:-}" "$@" >> "$CALLS"
+echo >> "$CALLS"
+"""
+"""A program of an environment: it writes down the environment, its name, the cache of kernels and its arguments."""
+STAND_IN = f"""#!/bin/bash
+if [[ "$1 $2" == "-m venv" ]]; then
+    mkdir -p "$3/bin"
+    printf 'PATH="%s/bin:$PATH"\\n' "$3" > "$3/bin/activate"
+    for name in pip pytest python ruff mypy warprun; do
+        printf '%s' "$WRITES_DOWN" > "$3/bin/$name"
+        chmod +x "$3/bin/$name"
+    done
+else
+    exec "{sys.executable}" "$@"
+fi
+"""
+"""A Python whose environments have such programs."""
+
+
+def test_the_readme_has_the_commands_once() -> None:
+    done = subprocess.run([sys.executable, ROOT / ".ci" / "commands.py", ROOT / "README.md"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [INSTALL, RUN]
+
+
+def ran(folder: Path, readme: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+    """Run `.ci/run` in a checkout with this README; return how it ended, and what its environments were asked."""
+    (folder / "python").write_text(STAND_IN)
+    (folder / "python").chmod(0o755)
+    calls, checkout = folder / "calls", folder / "checkout"
+    calls.touch()
+    shutil.copytree(ROOT / ".ci", checkout / ".ci", ignore=shutil.ignore_patterns("__pycache__"))
+    (checkout / "README.md").write_text(readme)
+    subprocess.run(["git", "init", "-q", str(checkout)], check=True)
+    given = {"PYTHON": str(folder / "python"), "CALLS": str(calls), "WRITES_DOWN": WRITES_DOWN, "WARPRUN_CACHE_DIR": "of this machine"}
+    done = subprocess.run(["bash", str(checkout / ".ci" / "run")], env=os.environ | given, capture_output=True, text=True)
+    return done, [line.split("|")[:-1] for line in calls.read_text().splitlines()]
+
+
+def test_the_commands_of_the_readme_run_alone_in_their_environment(tmp_path: Path) -> None:
+    _, calls = ran(tmp_path, '- **Tests**: `pip install -e ".[some, tests]" && pytest -n 3 "a b"`. More.\n')
+    assert [call[1:] for call in calls if call[0] == "readme"] == [
+        ["pip", "", "install", "-e", ".[some, tests]"],
+        ["pytest", "", "-n", "3", "a b"],
+    ]
+    others = [call[1:2] + call[3:] for call in calls if call[0] == "all" and call[1] in ("pip", "pytest")]
+    assert ["pip", "install", "--quiet", "-c", "constraints.txt", "-e", ".[test,ptx,docs]"] in others
+    assert others[-1][0] == "pytest" and others[-1][-1] == "(ptx or long) and not slow"
+
+
+@pytest.mark.parametrize("readme", ["", f"- **Tests**: `{RUN}`\n", 2 * f"- **Tests**: `{INSTALL} && {RUN}`\n"])
+def test_nothing_runs_without_the_commands_of_the_readme(readme: str, tmp_path: Path) -> None:
+    done, calls = ran(tmp_path, readme)
+    assert done.returncode == 2 and not calls
+    assert done.stderr.count("\n") == 1 and "README.md: one line has to begin with" in done.stderr

@@ -12,20 +12,9 @@ from warprun.config.schema import Config
 
 T = TypeVar("T")
 GROUPS = ("env", "agent", "concurrency", "experiment", "tuned")
-NAMES = [
-    *options("env"),
-    *options("agent"),
-    *options("experiment"),
-    *options("tuned"),
-    "single",
-    "none",
-    "null",
-    "PPO",
-    "latest",
-    "outputs",
-]
-
-
+NAMES = [name for group in ("env", "agent", "experiment", "tuned") for name in options(group)] + words(
+    "single none null PPO latest outputs"
+)
 CHARACTERS = "abcxyzXYZ0189_-.,:;=+~*?!@#$%^&|/\\ \t'\"`()[]{}<>äß€中😀\u202e\u0301\u2028\udc80\x1b\x00\x07\n"
 INTERPOLATIONS = words(r"""
     ${oc.env:HOME} ${oc.env:SECRET,x} ${n_envs} ${agent.horizon} ${.name} ${..seed} ${hydra:job.num} ${now:%Y} ${ ${}
@@ -201,28 +190,14 @@ class Fuzzer:
 
     def sweep(self) -> str:
         numbers = [self.pick(("0", "1", "2", "-1", "0.5", "1e3", "1000000000000", "1e-9", "nan", "inf", "a")) for _ in range(3)]
+        low, high, step = numbers
         return self.pick(
-            [
-                f"range({','.join(numbers[: self.random.randint(1, 3)])})",
-                f"shuffle(range({','.join(numbers)}))",
-                f"sort(range({numbers[0]},{numbers[1]}))",
-                f"interval({numbers[0]},{numbers[1]})",
-                "glob(*)",
-                "glob(x*,exclude=y)",
-                "choice(1,2)",
-                "choice(range(1,2),3)",
-                "1,2",
-                "1,[2],{a:3}",
-                "choice([/usr],a)",
-                "shuffle(3,1,2)",
-                "sort(b,1)",
-                "tag(a,range(1,3))",
-                "ppo,a2c",
-                "1,range(0,3)",
-                "[range(0,3)]",
-                "{a:glob(*)}",
-                ",".join("1" * 300),
-            ]
+            words(f"""
+            range({",".join(numbers[: self.random.randint(1, 3)])}) shuffle(range({low},{high},{step})) sort(range({low},{high}))
+            interval({low},{high}) glob(*) glob(x*,exclude=y) choice(1,2) choice(range(1,2),3) 1,2 1,[2],{{a:3}}
+            choice([/usr],a) shuffle(3,1,2) sort(b,1) tag(a,range(1,3)) ppo,a2c 1,range(0,3) [range(0,3)] {{a:glob(*)}}
+            {",".join("1" * 300)}
+        """)
         )
 
     def mutated(self, name: str) -> str:

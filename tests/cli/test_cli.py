@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import resource
 import subprocess
 import sys
 import types
@@ -14,6 +13,7 @@ import pytest
 from rich.table import Table
 
 import warprun
+from tests.words import words
 from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.config.schema import load_environment, to_dict
@@ -22,67 +22,43 @@ from warprun.runs import rundir
 from warprun.runs.records.terminal import table_console
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = """
-import sys
-from warprun.cli.main import run
-code = run(sys.argv[1:])
-print("loaded:", *sorted({"torch", "numba", "hydra"} & set(sys.modules)))
-sys.exit(code)
-"""
+LONG = "x" * 300
 
 
-def warprun_in(folder: Path, *arguments: str, **environment: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    """Run the command line in its own process, as a checkout that is not installed; return what came of it and the processor seconds."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **environment},
-        capture_output=True,
-        text=True,
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def test_help_names_what_there_is(capsys):
+    assert cli.run(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert not [word for word in ("n_envs", "cartpole", "ppo", "eval", "envs", "-sc install=bash", "env.randomize") if word not in told]
 
 
-def test_help_is_quick_and_light(tmp_path):
-    done, seconds = warprun_in(tmp_path, "--help")
-    assert done.returncode == 0
-    assert done.stdout.endswith("loaded:\n")
-    assert seconds < 2  # 1 s on a quiet machine
-    for word in ("n_envs", "cartpole", "ppo", "eval", "envs", "-sc install=bash", "env.randomize"):
-        assert word in done.stdout
-
-
-MISTAKES = {
-    "env=cartpol": "unknown environment 'cartpol'; did you mean 'cartpole'?",
-    "n_envs=0": "n_envs=0 must be at least 1",
-    "agent.minibatches=1000000": "and each of 1000000 gradient steps needs 2 or more: raise n_envs",
-    "device=cuda": "device=cuda: ",
-    "run_dir=full": "run_dir='full' exists and is not empty",
-    "env.module=./broken.py": "broken.py:2: ModuleNotFoundError: No module named 'not_there'",
-}
-
-
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mistake):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    (tmp_path / "broken.py").write_text("import math\nimport not_there\n")
-    before = sorted(tmp_path.rglob("*"))
-    done, seconds = warprun_in(tmp_path, mistake, CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("warprun: error: ")
-    assert MISTAKES[mistake] in done.stderr
-    assert sorted(tmp_path.rglob("*")) == before
-    assert seconds < 10  # 4 s on a quiet machine, most of it torch
+INTERPOLATED = words("""
+    agent.groups=${env} agent.groups.agent=${env} agent.network=${env} agent.network.hidden=${agent} agent.gamma=${env}
+    agent.optimizer=${agent.network} env.params=${agent} env.kwargs.x=${agent} env.randomize.gravity=${eval} log.services=${env}
+    env.register=${seed} name=${agent} eval=${log} n_envs=${agent.network}
+""")
+TOO_LONG = [
+    *words("""
+    agent.groups.LONG=1 env.params.LONG=1 env=LONG agent=LONG experiment=LONG tuned=LONG launcher=LONG concurrency=LONG name=LONG
+    output_root=LONG sweep_dir=LONG resume=LONG env.module=LONG.py env.module=LONG agent.network.module=LONG.py:Net
+"""),
+    *("-m seed=0,1 " + given for given in words("agent.groups.LONG=1 env=LONG sweep_dir=LONG sweep_dir=a/LONG output_root=a/LONG")),
+    *(verb + " LONG" for verb in words("eval play export report status check new data scripts job")),
+    "bench out=a/LONG",
+    "bench out=a\0b",
+    "scripts a/LONG",
+    "scripts a\0b",
+]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("env=cartpol", "unknown environment 'cartpol'; did you mean 'cartpole'?"),
+        ("n_envs=0", "n_envs=0 must be at least 1"),
+        ("agent.minibatches=1000000", "and each of 1000000 gradient steps needs 2 or more: raise n_envs"),
+        ("device=cuda", "device=cuda: "),
+        ("run_dir=full", "run_dir='full' exists and is not empty"),
+        ("env.module=./broken.py", "broken.py:2: ModuleNotFoundError: No module named 'not_there'"),
         ("foo=1", "unknown key 'foo'"),
         ("+foo=1", "unknown key 'foo'"),
         ("++agent.gama=1", "unknown key 'agent.gama'; did you mean 'agent.gamma'?"),
@@ -137,14 +113,49 @@ def test_mistakes_are_told_in_one_line_before_anything_is_written(tmp_path, mist
         ("eval episodes=few", "episodes must be a whole number, not 'few'"),
         ("eval greedy=1", "greedy must be true or false, not '1'"),
         ("envs all", "envs takes no arguments"),
+        # what no run needs
+        ("output_root=file/x", "file is not a folder"),
+        ("run_dir=file/x", "file is not a folder"),
+        ("run_dir=", "must be the path of a folder"),
+        ("run_dir='~/x'", "the shell has not replaced ~ or $"),
+        ("output_root=$HOME/x", "the shell has not replaced ~ or $"),
+        ("name=.", "must be usable as a folder name"),
+        ("name=Zürich", "put the value in quotes"),
+        ("name=a\0b", "an argument cannot have a zero byte"),
+        ("name=\udc80", "has a control character or one that is no text"),
+        ("agent.groups=" + "[" * 50 + "]" * 50, "is nested too deeply"),
+        ("seed=" + "9" * 400, "has a number of more than 40 digits"),
+        ("n_envs=" + "9" * 30, "n_envs=1e+30 is too large"),
+        ("name=${oc.${name}:HOME}", "functions such as ${oc.env:...} are not called"),
+        ("hydra.job.id=x", "settings of Hydra itself have no effect here"),
+        ("agent@x=ppo", "a key is made of names with dots"),
+        # values of another type by interpolation
+        *((given, "") for given in INTERPOLATED),
+        # names that no file can have, and folders of which the first part could be made
+        (f"name={'a' * 101}", "usable as a folder name"),
+        (f"run_dir={LONG}", "File name too long"),
+        *((given.replace("LONG", LONG), "") for given in TOO_LONG),
     ],
+    ids=lambda text: text[:60],
 )
-def test_more_mistakes(started, capsys, arguments, message):
-    assert cli.run(arguments.split()) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith("warprun: error: ") and told.err.count("\n") == 1
-    assert message in told.err
-    assert not started and not list(Path.cwd().iterdir())
+def test_a_mistake_is_one_line_and_leaves_nothing(started, capsys, monkeypatch, arguments, message):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    Path("full").mkdir()
+    for file, text in {"file": "", "full/file": "", "broken.py": "import math\nimport not_there\n"}.items():
+        Path(file).write_text(text)
+    before = sorted(Path.cwd().rglob("*"))
+    assert cli.run(arguments.split(" ")) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("warprun: error: ") and told.count("\n") == 1 and "Error:" not in told.replace("ModuleNotFoundError:", "")
+    assert message in told
+    assert not started and sorted(Path.cwd().rglob("*")) == before
+
+
+@pytest.mark.parametrize("setting", ["run_dir", "output_root"])
+def test_a_folder_of_which_only_the_first_part_can_be_made_leaves_nothing(tmp_path, monkeypatch, capsys, setting):
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([f"{setting}=a/{LONG}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and not os.listdir()
 
 
 def test_traceback_only_when_asked_for(started, capsys, monkeypatch):
@@ -155,25 +166,24 @@ def test_traceback_only_when_asked_for(started, capsys, monkeypatch):
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_what_nobody_foresaw_is_one_line_and_code_1(started, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (
+            ZeroDivisionError("one\ntwo"),
+            1,
+            r"\S*test_cli\.py:\d+ in train: ZeroDivisionError: one two \(WARPRUN_TRACEBACK=1 shows the traceback\)",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_what_ends_a_training_is_one_line(started, capsys, monkeypatch, error, code, told):
     def train(config, crew=None):
-        raise ZeroDivisionError("one\ntwo")
+        raise error
 
     monkeypatch.setattr(sys.modules["warprun.runs.train"], "train", train)
-    assert cli.run([]) == 1
-    told = capsys.readouterr().err
-    assert re.fullmatch(
-        r"warprun: error: \S*test_cli\.py:\d+ in train: ZeroDivisionError: one two \(WARPRUN_TRACEBACK=1 shows the traceback\)\n", told
-    )
-
-
-def test_interrupt_is_code_130(started, capsys, monkeypatch):
-    def train(config, crew=None):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys.modules["warprun.runs.train"], "train", train)
-    assert cli.run([]) == 130
-    assert capsys.readouterr().err == "warprun: error: interrupted\n"
+    assert cli.run([]) == code
+    assert re.fullmatch(rf"warprun: error: {told}\n", capsys.readouterr().err)
 
 
 def test_train_with_and_without_its_verb(started):
@@ -211,14 +221,18 @@ def test_eval_passes_its_settings_on(started, capsys, monkeypatch):
 SHIPPED = ("acrobot", "cartpole", "mountain_car_continuous", "pendulum", "475")
 
 
-def test_envs_lists_everything_and_survives_a_broken_one_of_the_user(started, capsys):
+def test_envs_lists_everything_and_tells_what_is_wrong_in_files_of_the_user(started, capsys):
     Path("conf/env").mkdir(parents=True)
-    Path("conf/env/mine.yaml").write_text("name: mine\nmodule: ./mine.py\n")
+    for name, module in (("mine", "module"), ("acrobot", "module"), ("wrong", "modul")):
+        Path(f"conf/env/{name}.yaml").write_text(f"name: {name}\n{module}: ./mine.py\n")
     assert cli.run(["envs"]) == 0
     told = capsys.readouterr()
-    for word in (*SHIPPED, "fails to load", "mine: environment file ./mine.py does not exist"):
-        assert word in told.out
+    wrong = "in env/wrong.yaml: unknown key 'env.modul'; did you mean 'env.module'?"
+    missing = ["mine: environment file ./mine.py does not exist", "acrobot: environment file ./mine.py does not exist"]
+    assert not [word for word in (*SHIPPED, "fails to load", *missing, f"wrong: {wrong}") if word not in told.out]
     assert told.err == ""
+    assert cli.run(["env=wrong"]) == 2
+    assert capsys.readouterr().err == f"warprun: error: {wrong}\n"
 
 
 def test_envs_without_an_extra_says_what_to_install(started):
@@ -246,34 +260,10 @@ def test_envs_fails_where_a_shipped_environment_is_broken(started, capsys, monke
     assert told.err == f"warprun: error: {words}\n"
 
 
-def test_envs_counts_a_file_of_the_user_with_a_shipped_name_as_the_users(started, capsys):
-    Path("conf/env").mkdir(parents=True)
-    Path("conf/env/acrobot.yaml").write_text("name: acrobot\nmodule: ./mine.py\n")
-    assert cli.run(["envs"]) == 0
-    told = capsys.readouterr()
-    assert "acrobot: environment file ./mine.py does not exist" in told.out
-    assert told.err == ""
-
-
-def test_a_wrong_key_in_an_environment_file_is_told(started, capsys):
-    Path("conf/env").mkdir(parents=True)
-    Path("conf/env/mine.yaml").write_text("nam: mine\nmodule: ./mine.py\n")
-    words = "in env/mine.yaml: unknown key 'env.nam'; did you mean 'env.name'?"
-    assert cli.run(["env=mine"]) == 2
-    assert capsys.readouterr().err == f"warprun: error: {words}\n"
-    assert cli.run(["envs"]) == 0
-    table = capsys.readouterr().out
-    assert "cartpole" in table and f"mine: {words}" in table
-
-
-@pytest.mark.parametrize("arguments", ["--cfg job n_envs=3", "n_envs=3 --cfg job", "train n_envs=3 --cfg job seed=1"])
-def test_hydra_shows_the_config(started, capsys, arguments):
-    assert cli.run(arguments.split()) == 0
-    assert "n_envs: 3\n" in capsys.readouterr().out
-    assert not started
-
-
-def test_of_a_sweep_the_config_of_the_first_job_is_shown(started, capsys):
+def test_hydra_shows_the_config_and_of_a_sweep_that_of_the_first_job(started, capsys):
+    for arguments in ("--cfg job n_envs=3", "n_envs=3 --cfg job", "train n_envs=3 --cfg job seed=1"):
+        assert cli.run(arguments.split()) == 0
+        assert "n_envs: 3\n" in capsys.readouterr().out
     assert cli.run(["-m", "agent=ppo,a2c", "seed=3,4", "sweep_dir=s", "--cfg", "job"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("# 0000_ppo_seed-3, the first of 4 jobs\n") and "  name: ppo\n" in told and "\nseed: 3\n" in told
@@ -302,33 +292,15 @@ def test_hydra_says_where_the_config_comes_from_and_leaves_logging_as_it_was(cap
     assert (root.level, root.handlers) == before
 
 
-@pytest.mark.by_default(2)
 @pytest.mark.parametrize(
     ("line", "offered"),
     [("warprun env=pend", "env=pendulum"), ("warprun train env=pend", "env=pendulum"), ("warprun agent.gam", "agent.gamma=")],
 )
-def test_tab_completion(tmp_path, line, offered):
-    done, _ = warprun_in(tmp_path, "-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)), COMP_CWORD="1")
-    assert offered in done.stdout
-
-
-@pytest.fixture
-def cluster(tmp_path, monkeypatch):
-    """A PATH on which warprun and srun only say what they were asked."""
-    for name, script in {"warprun": 'echo "$@"', "srun": 'echo "srun $@"'}.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for name in [name for name in os.environ if name.startswith("SLURM")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-
-
-def batch(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a batch script as SLURM would, or by hand."""
-    return subprocess.run(
-        ["bash", str(ROOT / "warprun" / "slurm" / script), *arguments], env={**os.environ, **environment}, capture_output=True, text=True
-    )
+def test_tab_completion(capsys, monkeypatch, line, offered):
+    for name, value in (("COMP_LINE", line), ("COMP_POINT", str(len(line))), ("COMP_CWORD", "1")):
+        monkeypatch.setenv(name, value)
+    cli.run(["-sc", "query=bash"])
+    assert offered in capsys.readouterr().out
 
 
 def test_scripts_are_copied_and_no_changed_one_is_replaced(tmp_path, monkeypatch, capsys):
@@ -343,45 +315,6 @@ def test_scripts_are_copied_and_no_changed_one_is_replaced(tmp_path, monkeypatch
     assert "overwrite=true replaces it" in capsys.readouterr().err
     assert (tmp_path / "slurm" / "train.sbatch").read_text() == "mine"
     assert cli.run(["scripts"]) == 2
-
-
-def test_train_script(cluster):
-    assert batch("train.sbatch", "env=pendulum", "seed=3").stdout == "train env=pendulum seed=3\n"
-    job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8"}
-    own = "srun --kill-on-bad-exit=1 warprun train concurrency.threads=8 resume=auto run_dir=outputs/slurm-7 seed=3\n"
-    assert batch("train.sbatch", "seed=3", **job).stdout == own
-    assert batch("train.sbatch", "run_dir=a", **job).stdout.count("run_dir=") == 1
-    contained = batch("train.sbatch", WARPRUN_CONTAINER="w.sif", APPTAINER_OPTIONS="--nv", **job).stdout
-    assert contained.startswith("srun --kill-on-bad-exit=1 apptainer exec --nv w.sif warprun train")
-
-
-def test_ddp_script(cluster):
-    assert batch("ddp.sbatch", "seed=3").stdout == "train concurrency=ddp seed=3\n"
-    job = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT / "warprun")}
-    assert "warprun train concurrency.threads=1 resume=auto run_dir=outputs/slurm-7 concurrency=ddp" in batch("ddp.sbatch", **job).stdout
-
-
-def test_actors_script(cluster, tmp_path):
-    (tmp_path / "mpiexec").write_text('#!/bin/bash\necho -n "mpiexec $1 $2 "; shift 2; "$@"\n')
-    (tmp_path / "mpiexec").chmod(0o755)
-    assert batch("actors.sbatch", "concurrency=rma").stdout == "mpiexec -n 4 train concurrency=rma\n"
-    job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "2", "SLURM_HET_SIZE": "2", "SRUN_MPI": "pmix"}
-    wanted = "srun --kill-on-bad-exit=1 --mpi=pmix --het-group=0-1 warprun train concurrency.threads=2 concurrency=rma\n"
-    assert batch("actors.sbatch", "concurrency=rma", **job).stdout == wanted
-
-
-def test_sweep_script(cluster, tmp_path):
-    assert batch("sweep.sbatch", "env=pendulum", SLURM_ARRAY_TASK_ID="4").stdout == "train env=pendulum seed=4\n"
-    (tmp_path / "runs.txt").write_text("agent=a2c agent.gamma=0.9\nagent=ppo\n")
-    assert batch("sweep.sbatch", "runs.txt", "n_envs=9").stdout == "train n_envs=9 agent=a2c agent.gamma=0.9\n"
-    assert batch("sweep.sbatch", "runs.txt", SLURM_ARRAY_TASK_ID="2").stdout == "train agent=ppo\n"
-    job = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT / "warprun"), "SLURM_ARRAY_TASK_ID": "2", "SLURM_CPUS_PER_TASK": "2"}
-    own = "warprun train concurrency.threads=2 resume=auto run_dir=outputs/slurm-7_2 agent=ppo\n"
-    assert batch("sweep.sbatch", "runs.txt", **job).stdout == f"srun --kill-on-bad-exit=1 {own}"
-    for index in ("0", "3"):
-        missing = batch("sweep.sbatch", "runs.txt", SLURM_ARRAY_TASK_ID=index)
-        assert (missing.returncode, missing.stdout) == (2, "")
-        assert f"has no line {index}" in missing.stderr
 
 
 def test_a_folder_that_is_no_run_says_what_it_is(started, capsys):

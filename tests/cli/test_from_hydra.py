@@ -126,26 +126,26 @@ def test_the_command_that_the_line_names_works(place, capsys, monkeypatch, typed
     assert cli.run(named[len(shlex.split(program())) :]) in ((0, 1) if "tune" in named else (0,)), capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("override", "command"),
-    [
-        ("hydra.launcher.account=a", "-m seed=1,2 launcher.account=a"),
-        ("hydra.launcher.cpus_per_task=4", "-m seed=1,2 launcher.cpus=4"),
-        ("hydra.launcher.gpus_per_node=2", "-m seed=1,2 launcher.gres=gpu:2"),
-        ("hydra.launcher.array_parallelism=9", "-m seed=1,2 launcher.array_limit=9"),
-        ("hydra.launcher.unknown=9", "-m seed=1,2"),
-        ("hydra.sweeper.n_jobs=2", "-m seed=1,2 launcher.workers=2"),
-        ("hydra.sweeper.sampler.seed=5", "tune seed=1,2 tune.seed=5"),
-        ("hydra.sweeper.direction=maximize", "-m seed=1,2"),
-        ("hydra/sweeper=basic", "-m seed=1,2"),
-        ("hydra.searchpath=[pkg://a]", "-m seed=1,2"),
-        ("hydra.job.name=a b", "-m seed=1,2 'name=a b'"),
-    ],
-)
-def test_settings_of_plugins_have_names_here(override, command):
-    with pytest.raises(UserError) as told:
-        from_hydra.translated(["-m", "seed=1,2", override])
-    assert str(told.value).endswith(f"write `{program()} {command}`")
+OF_PLUGINS = {
+    "hydra.launcher.account=a": "-m seed=1,2 launcher.account=a",
+    "hydra.launcher.cpus_per_task=4": "-m seed=1,2 launcher.cpus=4",
+    "hydra.launcher.gpus_per_node=2": "-m seed=1,2 launcher.gres=gpu:2",
+    "hydra.launcher.array_parallelism=9": "-m seed=1,2 launcher.array_limit=9",
+    "hydra.launcher.unknown=9": "-m seed=1,2",
+    "hydra.sweeper.n_jobs=2": "-m seed=1,2 launcher.workers=2",
+    "hydra.sweeper.sampler.seed=5": "tune seed=1,2 tune.seed=5",
+    "hydra.sweeper.direction=maximize": "-m seed=1,2",
+    "hydra/sweeper=basic": "-m seed=1,2",
+    "hydra.searchpath=[pkg://a]": "-m seed=1,2",
+    "hydra.job.name=a b": "-m seed=1,2 'name=a b'",
+}
+
+
+def test_settings_of_plugins_have_names_here():
+    for override, command in OF_PLUGINS.items():
+        with pytest.raises(UserError) as told:
+            from_hydra.translated(["-m", "seed=1,2", override])
+        assert str(told.value).endswith(f"write `{program()} {command}`")
 
 
 def test_words_of_hydra_in_programs(place, started):
@@ -190,7 +190,7 @@ def test_what_cannot_work_is_one_line(place, capsys, line, told):
     assert told in err and err.count("\n") == 1
 
 
-def test_the_first_file_counts(place, capsys):
+def test_the_first_file_counts(place, started, monkeypatch, capsys):
     for folder, length in (("conf", 0.6), ("lab", 0.8)):
         Path(folder, "env").mkdir(exist_ok=True)
         Path(folder, "env", "twice.yaml").write_text(CLASSIC.replace("0.7", str(length)))
@@ -203,9 +203,6 @@ def test_the_first_file_counts(place, capsys):
     assert "lab/env/broken.yaml:2: expected" in capsys.readouterr().err
     assert cli.run(words("--help -cd lab")) == 0 and ", lab, " in capsys.readouterr().out
     assert registry.CONFIG_DIR not in os.environ
-
-
-def test_the_environment_names_the_folder_too(place, started, monkeypatch):
     monkeypatch.setenv(registry.CONFIG_DIR, "lab")
     assert cli.run(["env=lab"]) == 0
     assert started[0].env.params == {"length": 0.7} and os.environ[registry.CONFIG_DIR] == "lab"

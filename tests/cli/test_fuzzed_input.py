@@ -99,16 +99,14 @@ def attack(seeds: range) -> list[str]:
     return wrong
 
 
+SHORT = [range(n, n + 20) for n in range(0, 800, 20)]
+LONG = [pytest.param(range(n, n + 1000), marks=pytest.mark.reliability) for n in range(0, 10_000, 1000)]
+
+
 @pytest.mark.by_default(1)
-@pytest.mark.parametrize("block", range(40))
-def test_fuzzed_arguments(guarded, block):
-    assert not attack(range(20 * block, 20 * (block + 1)))
-
-
-@pytest.mark.reliability
-@pytest.mark.parametrize("block", range(10))
-def test_many_fuzzed_arguments(guarded, block):
-    assert not attack(range(1000 * block, 1000 * (block + 1)))
+@pytest.mark.parametrize("seeds", [*SHORT, *LONG])
+def test_fuzzed_arguments(guarded, seeds):
+    assert not attack(seeds)
 
 
 @pytest.mark.reliability

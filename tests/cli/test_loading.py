@@ -1,6 +1,7 @@
 """What shortens the start of a command, and what it does not load."""
 
 import gc
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -15,35 +16,22 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the libraries of a process are listed on Linux only")
-def test_the_library_of_torch_is_loaded_before_torch_is_imported() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the library is loaded in a thread on Linux only")
+def test_the_library_of_torch_is_loaded_beside_python_and_before_torch_is_imported() -> None:
     code = """
 import sys, threading
-from warprun.cli.process import begin_to_load_torch
-begin_to_load_torch()
-(thread,) = (thread for thread in threading.enumerate() if thread.name == "warprun-torch")
-thread.join()
-loaded = "libtorch_cpu" in open("/proc/self/maps").read()
-imported = "torch" in sys.modules
-import torch
-print(loaded, imported, float(torch.ones(3).sum()))
-"""
-    assert python(code) == "True False 3.0"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the library is loaded in a thread on Linux only")
-def test_python_goes_on_while_the_library_of_torch_is_loaded() -> None:
-    code = """
-import threading
 from warprun.cli.process import begin_to_load_torch
 begin_to_load_torch()
 (thread,) = (thread for thread in threading.enumerate() if thread.name == "warprun-torch")
 rounds = 0
 while thread.is_alive():
     rounds += 1
-print(rounds > 10_000)
+loaded = "libtorch_cpu" in open("/proc/self/maps").read()
+imported = "torch" in sys.modules
+import torch
+print(rounds > 10_000, loaded, imported, float(torch.ones(3).sum()))
 """
-    assert python(code) == "True"
+    assert python(code) == "True True False 3.0"
 
 
 def test_an_update_does_not_import_the_compiler_of_torch() -> None:
@@ -65,45 +53,47 @@ def test_collections_go_on_after_a_failed_import() -> None:
 
 # A mistake on the command line is told quickly: neither torch nor numba is imported before a config is composed and checked
 
-HEAVY = "sorted({'torch', 'numba', 'tensorflow', 'matplotlib'} & set(sys.modules))"
+HEAVY = words("torch numba tensorflow matplotlib")
 LIGHT = words("""
     warprun.algorithms warprun.interop.registration warprun.report.report warprun.cli.trained warprun.runs.records
     warprun.runs.rundir
 """)
+QUICK = ["envs", "--help", "--version", "scripts slurm"]
 REFUSED = [
-    ["env=cartpole", "agent.lr=1"],
-    ["env=cartpole", "agent.gamma=2"],
-    ["env=covid", "agent=td3"],
-    ["env=pendulum", "agent=td3", "agent.replay.capacity=1"],
-    ["env=catalysis", "eval.group=nobody"],
-    ["env=cartpole", "n_envs=2e9"],
-    ["play", "env=cartpole", "policy=random", "record=a.txt"],
-    ["env=cartpole", "agent.network.module=./nonet.py:Net"],
+    "env=cartpole agent.lr=1",
+    "env=cartpole agent.gamma=2",
+    "env=covid agent=td3",
+    "env=pendulum agent=td3 agent.replay.capacity=1",
+    "env=catalysis eval.group=nobody",
+    "env=cartpole n_envs=2e9",
+    "play env=cartpole policy=random record=a.txt",
+    "env=cartpole agent.network.module=./nonet.py:Net",
 ]
 
 
-QUICK = [["envs"], ["--help"], ["--version"], ["scripts", "slurm"]]
+def loaded_by(folder: Path, arguments: str, heavy: list[str]) -> str:
+    """Return the exit code of a command in a new process, which of these it has imported, and the lines that it told as errors."""
+    code = f"import sys; from warprun.cli.main import run; print(run(sys.argv[1:]), sorted({set(heavy)} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=True, cwd=folder)
+    return f"{done.stdout.splitlines()[-1]} {len(done.stderr.splitlines())}"
 
 
-@pytest.mark.parametrize("arguments", QUICK, ids=" ".join)
-def test_a_command_that_trains_nothing_imports_neither_torch_nor_numba_nor_hydra(arguments: list[str], tmp_path: Path) -> None:
-    heavy = "sorted({'torch', 'numba', 'hydra', 'jax', 'tensorboard', 'scipy'} & set(sys.modules))"
-    code = f"import sys; from warprun.cli.main import run; code = run(sys.argv[1:]); print(code, {heavy}, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stderr == "0 []\n"
+@pytest.mark.parametrize("arguments", QUICK)
+def test_a_command_that_trains_nothing_imports_neither_torch_nor_numba_nor_hydra(arguments: str, tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    assert loaded_by(tmp_path, arguments, [*HEAVY, *words("hydra jax tensorboard scipy")]) == "0 [] 0"
+    if arguments == "--help":
+        assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 2  # 1 s on a quiet machine
 
 
 def test_what_commands_begin_with_is_light() -> None:
-    assert python(f"import sys, {', '.join(LIGHT)}; print({HEAVY})") == "[]"
+    assert python(f"import sys, {', '.join(LIGHT)}; print(sorted({set(HEAVY)} & set(sys.modules)))") == "[]"
 
 
 @pytest.mark.by_default(1)
-@pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
-def test_a_refused_config_imports_neither_torch_nor_numba(arguments: list[str]) -> None:
-    code = f"import sys; from warprun.cli.main import run; code = run(sys.argv[1:]); print(code, {HEAVY})"
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-    assert done.stdout == "2 []\n"
-    assert len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_a_refused_config_imports_neither_torch_nor_numba(arguments: str, tmp_path: Path) -> None:
+    assert loaded_by(tmp_path, arguments, HEAVY) == "2 [] 1"
 
 
 def test_numba_learns_of_the_simulator_from_a_file(tmp_path: Path) -> None:

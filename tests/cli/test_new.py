@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.commands import ROOT, scripts
+from tests.selection import few
 from tests.words import words
 from warprun.cli import new
 from warprun.cli.main import run
@@ -67,14 +68,8 @@ def test_projects_pass_all_of_their_tests(project: Path) -> None:
     python("-m", "pytest", "-q")
 
 
-LONG = ("--gymnasium", "--tensors", "--agent")
-
-
-@pytest.mark.parametrize(
-    "project",
-    [pytest.param(v, marks=pytest.mark.long if v in LONG else pytest.mark.slow) for v in new.VARIANTS],
-    indirect=True,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("project", few(new.VARIANTS, "--gymnasium", "--tensors", "--agent"), indirect=True)
 def test_commands_of_the_readme_run(project: Path) -> None:
     """As they are written, with tiny budgets. The README of warprun shows those of the first variant."""
     for command in scripts(project / "README.md")[0].splitlines():
@@ -120,16 +115,16 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("given", WRONG)
 def test_mistakes_are_told_in_one_line_and_leave_nothing(
-    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("taken").touch()
-    assert run(["new", *given.split()]) == 2
-    told = capsys.readouterr().err
-    assert WRONG[given] in told and told.count("\n") == 1
-    assert os.listdir() == ["taken"]
+    for given, reason in WRONG.items():
+        assert run(["new", *given.split()]) == 2, given
+        told = capsys.readouterr().err
+        assert reason in told and told.count("\n") == 1
+        assert os.listdir() == ["taken"]
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device", "reactor/x"), KeyboardInterrupt()])

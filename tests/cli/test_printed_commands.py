@@ -46,6 +46,7 @@ def printed(capfd: pytest.CaptureFixture[str]) -> Printed:
         capfd.readouterr()
         assert cli.run(arguments) == code
         told = "\n".join(capfd.readouterr())
+        assert told.count("next:\n") <= 1
         return list(_commands(told))
 
     return call
@@ -74,7 +75,7 @@ def shell(*given: str) -> list[str]:
 def test_a_run(folder: str, printed: Printed) -> None:
     evaluation, board, report = printed(*TINY, f"run_dir=./{folder}/1")
     assert "--logdir" in board
-    shell(evaluation, board, report)
+    assert "checkpoint: last" in shell(evaluation, board, report)[0]
     assert Path("report/report.html").is_file()
 
 
@@ -97,6 +98,7 @@ def test_a_sweep(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch)
     (again,) = printed("-m", "seed=5", *TINY, f"sweep_dir=./{folder}", code=2)
     assert again == continuing
     told = shell(continuing)[0]
+    assert told.count("next:\n") == 1
     report, evaluation = _commands(told)
     shell(report, evaluation)
     (line,) = [line for line in shell(f"{errors.program()} status")[0].splitlines() if "jobs finished" in line]

@@ -72,6 +72,7 @@ def test_a_failed_trial_does_not_stop_the_others(fake, capsys):
         ("seed=1,2 pruner=medain", "tune.pruner=medain is not one of median, asha, none; did you mean 'median'?"),
         ("n_envs=auto tuned=none", "n_envs=auto: the settings that follow from the run are not known yet"),
         ("seed=1,2 run_dir=x", "the runs of a sweep lie in sweep_dir"),
+        ("seed=range(1,1)", "has no values"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_made(fake, capsys, arguments, message):
@@ -110,8 +111,7 @@ def test_the_space_of_an_agent_can_be_searched(agent):
     env = "pendulum" if agent in ("ddpg", "td3", "sac") else "cartpole"
     for tuned in ([], ["tuned=none"]):
         given = [f"env={env}", f"agent={agent}", *tuned]
-        config = compose(given)
-        space = study.read_space([*given, *default_space(config, given)]).beginning_with(config)
+        space = beginning(*given)
         assert 1 + len(SPACES[agent]) - len(space.distributions) == (agent == "ppo")
         assert len(checked_runs(space.corners())) >= 2 * len(space.distributions)
         assert not tuned or set(space.first) == set(space.distributions)
@@ -125,79 +125,71 @@ def test_the_first_trial_has_the_defaults(fake):
 
 
 @pytest.mark.long
-def test_trials_evaluate_at_the_same_parts_of_a_run(fake):
-    for folder, given, every in (("a", [], "10%"), ("b", ["eval.every=5%"], "5%")):
-        assert cli.run(["tune", *SEARCH, *given, "trials=2", f"sweep_dir={folder}"]) == 0
-        assert {compose(job.overrides).eval.every for job in plan.read(fake / folder).jobs} == {every}
-        assert ("every: 5%" in (fake / folder / "best.yaml").read_text()) == (every == "5%") and "10%" not in Path(
-            folder, "best.yaml"
-        ).read_text()
+@pytest.mark.parametrize(("given", "every"), [([], "10%"), (["eval.every=5%"], "5%")])
+def test_trials_evaluate_at_the_same_parts_of_a_run(fake, given, every):
+    assert cli.run(["tune", *SEARCH, *given, "trials=2", "sweep_dir=s"]) == 0
+    assert {compose(job.overrides).eval.every for job in plan.read(fake / "s").jobs} == {every}
+    assert ("every:" in (fake / "s" / "best.yaml").read_text()) == bool(given)
 
 
-def test_members_of_a_population_keep_their_networks():
-    config = compose(["env=cartpole", "tuned=none"])
-    assert not any("network" in override for override in default_space(config, [], networks=False))
+CARTPOLE = "env=cartpole tuned=none"
+SAC = "env=pendulum agent=sac tuned=none"
 
 
-def test_a_rate_that_follows_the_policy_is_searched_by_its_aim():
-    for more, found in (
-        ("seed=0", {"agent.desired_kl"}),
-        ("agent.learning_rate=1e-3", set()),
-        ("agent.target_kl=0.1", {"agent.learning_rate"}),
-    ):
-        assert keys_of("env=cartpole", "tuned=none", more) & {"agent.desired_kl", "agent.learning_rate"} == found
-
-
-def test_what_is_off_stays_off(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("given", "searched", "left"),
+    [
+        (CARTPOLE, "agent.desired_kl", "agent.learning_rate"),
+        (f"{CARTPOLE} agent.learning_rate=1e-3", "agent.gamma", "agent.desired_kl agent.learning_rate"),
+        (f"{CARTPOLE} agent.target_kl=0.1", "agent.learning_rate", "agent.desired_kl"),
+        (f"{CARTPOLE} agent.gamma=0.9 agent.network=lstm", "agent.gae_lambda", "agent.gamma agent.network.hidden agent.network.activation"),
+        ("agent=dqn tuned=none", "agent.batch_size agent.target_update_interval agent.n_step agent.network.hidden", ""),
+        (
+            "agent=dqn tuned=none agent.network=lstm",
+            "agent.n_step",
+            "agent.batch_size agent.target_update_interval agent.network.hidden",
+        ),
+        (SAC, "agent.temperature_learning_rate", ""),
+        (f"{SAC} experiment=constant", "agent.gamma", "agent.temperature_learning_rate"),  # what is off stays off
+    ],
+)
+def test_what_is_searched_if_a_command_names_nothing(tmp_path, monkeypatch, given, searched, left):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "constant.yaml").write_text("# @package _global_\nagent: {temperature_learning_rate: null}\n")
     monkeypatch.chdir(tmp_path)
-    keys = [keys_of("env=pendulum", "agent=sac", "tuned=none", *more) for more in ((), ("experiment=constant",))]
-    assert keys[0] - keys[1] == {"agent.temperature_learning_rate"}
+    config = compose(given.split())
+    keys = {override.partition("=")[0] for override in default_space(config, given.split())}
+    assert set(searched.split()) <= keys and not set(left.split()) & keys
+    of_members = default_space(config, given.split(), networks=False)  # of a population, which keep their networks
+    assert not any("network" in override for override in of_members)
 
 
-def test_settings_that_are_out_of_range_are_drawn_in_the_first_trial():
-    given = ["env=mountain_car_continuous", "agent=ppo"]
-    config = compose(given)
-    space = study.read_space([*given, *default_space(config, given)]).beginning_with(config)
-    assert "agent.entropy_coef" in set(space.distributions) - set(space.first)
-
-
-@pytest.mark.parametrize(("limit", "gamma"), [(200, 0.99), (3000, 0.9967)])
-def test_the_discount_of_a_run_without_a_search_is_searched_first(limit, gamma):
-    given = ["env=pendulum", "tuned=none", f"env.time_limit={limit}"]
-    config = compose(given)
-    space = study.read_space([*given, *default_space(config, given)]).beginning_with(config)
-    assert space.first["agent.gamma"] == str(gamma) and "0.999" in space.text["agent.gamma"]
-
-
-def test_what_follows_from_a_run_is_not_searched():
-    free, in_sequences = keys_of("agent=dqn", "tuned=none"), keys_of("agent=dqn", "tuned=none", "agent.network=lstm")
-    assert {"agent.batch_size", "agent.target_update_interval", "agent.n_step"} <= free
-    assert in_sequences == free - {"agent.batch_size", "agent.target_update_interval", "agent.network.hidden"}
-
-
-def test_what_a_command_sets_is_not_searched():
-    keys = keys_of("env=cartpole", "tuned=none", "agent.gamma=0.9", "agent.network=lstm")
-    assert "agent.gae_lambda" in keys and not keys & {"agent.gamma", "agent.network.hidden", "agent.network.activation"}
+def test_an_agent_without_a_space_is_told():
     config = compose([])
     with pytest.raises(UserError, match="agent=mine: tune has no search space of its own"):
         default_space(replace(config, agent=replace(config.agent, name="mine")), [])
 
 
-def keys_of(*given: str) -> set[str]:
-    """Return what tune searches if a command names nothing."""
-    return {override.partition("=")[0] for override in default_space(compose(given), given)}
+def beginning(*given: str) -> study.Space:
+    """Return the space of a command that names nothing, and where it begins."""
+    config = compose(given)
+    return study.read_space([*given, *default_space(config, given)]).beginning_with(config)
+
+
+def test_settings_that_are_out_of_range_are_drawn_in_the_first_trial():
+    space = beginning("env=mountain_car_continuous", "agent=ppo")
+    assert "agent.entropy_coef" in set(space.distributions) - set(space.first)
+
+
+@pytest.mark.parametrize(("limit", "gamma"), [(200, 0.99), (3000, 0.9967)])
+def test_the_discount_of_a_run_without_a_search_is_searched_first(limit, gamma):
+    space = beginning("env=pendulum", "tuned=none", f"env.time_limit={limit}")
+    assert space.first["agent.gamma"] == str(gamma) and "0.999" in space.text["agent.gamma"]
 
 
 def test_no_trial_starts_when_the_minutes_are_over(fake, capsys):
     assert cli.run(["tune", *SEARCH, "trials=1000", "minutes=1e-9", "sweep_dir=s"]) == 1
     assert "no trial has finished" in capsys.readouterr().out
-
-
-def test_an_empty_range_is_refused():
-    with pytest.raises(UserError, match="has no values"):
-        study.read_space(["seed=range(1,1)"])
 
 
 def records(job: plan.Job, returns: list[float]) -> None:

@@ -60,13 +60,9 @@ def nothing_trained(monkeypatch, tmp_path):
 
 
 @pytest.mark.by_default(0)
-def test_suggestions_for_typos(nothing_trained, capsys):
-    assert share_of_right_suggestions(150, 1, capsys) >= 0.95
-
-
-@pytest.mark.reliability
-def test_suggestions_for_a_thousand_typos(nothing_trained, capsys):
-    assert share_of_right_suggestions(1000, 2, capsys) >= 0.95
+@pytest.mark.parametrize(("count", "seed"), [(150, 1), pytest.param(1000, 2, marks=pytest.mark.reliability)])
+def test_suggestions_for_typos(nothing_trained, capsys, count, seed):
+    assert share_of_right_suggestions(count, seed, capsys) >= 0.95
 
 
 @pytest.mark.parametrize(

@@ -73,37 +73,6 @@ def test_streams_that_are_closed_or_full(tmp_path, streams, codes):
     assert done.stderr == ("warprun: error: standard output: No space left on device\n" if 1 in codes else "")
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("output_root=file/x", "file is not a folder"),
-        ("run_dir=file/x", "file is not a folder"),
-        (f"run_dir={'a' * 300}", "File name too long"),
-        ("run_dir=", "must be the path of a folder"),
-        ("run_dir='~/x'", "the shell has not replaced ~ or $"),
-        ("output_root=$HOME/x", "the shell has not replaced ~ or $"),
-        (f"name={'a' * 101}", "usable as a folder name"),
-        ("name=.", "must be usable as a folder name"),
-        ("name=Zürich", "put the value in quotes"),
-        ("name=a\0b", "an argument cannot have a zero byte"),
-        ("name=\udc80", "has a control character or one that is no text"),
-        ("agent.groups=" + "[" * 50 + "]" * 50, "is nested too deeply"),
-        ("seed=" + "9" * 400, "has a number of more than 40 digits"),
-        ("n_envs=" + "9" * 30, "n_envs=1e+30 is too large"),
-        ("name=${oc.env:HOME}", "functions such as ${oc.env:...} are not called"),
-        ("name=${oc.${name}:HOME}", "functions such as ${oc.env:...} are not called"),
-        ("hydra.job.id=x", "settings of Hydra itself have no effect here"),
-        ("agent@x=ppo", "a key is made of names with dots"),
-    ],
-)
-def test_overrides_that_no_run_needs(started, capsys, override, message):
-    Path("file").touch()
-    assert cli.run([override]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("warprun: error: ") and told.count("\n") == 1 and message in told
-    assert not started and [path.name for path in Path.cwd().iterdir()] == ["file"]
-
-
 def test_dicts_are_merged_like_single_keys(started):
     dicts = ["env.params={length:0.7}", "env.randomize={gravity:[9,10]}", "agent.groups={agent:{gamma:0.5}}"]
     assert cli.run(["env.params.force=9", *dicts]) == 0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.gliders import SMALL, glider
+from tests.gliders import SMALL, glider, uncompiled
 from warprun import user_code
 from warprun.config.registry import import_environment
-from warprun.errors import UserError
+from warprun.errors import TrainingFailed, UserError
 
 PARAMS = """
 class Params(NamedTuple):
@@ -73,13 +73,6 @@ train(["env=one", *small])
     assert returns(workplace / "outputs") == [("one", 10.0), ("two", 20.0), ("two", 20.0), ("one", 10.0), ("one", 30.0), ("one", 60.0)]
 
 
-def uncompiled(program: str) -> None:
-    """Run a program in a process of its own, where nothing is compiled."""
-    asked = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", program], env=asked, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def returns(outputs: Path) -> list[tuple[str, float]]:
     """Return the environment and the last evaluation of every run, in the order of their start."""
     told = [(json.loads(path.read_text()), path.parent.name) for path in outputs.glob("*/status.json")]
@@ -106,35 +99,38 @@ def test_an_edited_file_is_read_again(workplace, edited):
     assert not list(workplace.rglob("__pycache__"))
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import tools.speed\n    return tools.speed.LIMIT",
-        "import tools.speed as speed\n    return speed.LIMIT",
-        "from tools import speed\n    return speed.LIMIT",
-        "from tools.speed import LIMIT\n    return LIMIT",
-        "from .tools.speed import LIMIT\n    return LIMIT",
-        "from . import tools\n    return tools.NEXT",
-        "from tools import LIMIT\n    return LIMIT",
-        "import plain.speed\n    return plain.speed.LIMIT",
-        "from plain.speed import LIMIT\n    return LIMIT",
-    ],
-)
-def test_imports_inside_functions_find_their_neighbour(workplace, statement):
+STATEMENTS = """
+import tools.speed; return tools.speed.LIMIT
+import tools.speed as speed; return speed.LIMIT
+from tools import speed; return speed.LIMIT
+from tools.speed import LIMIT; return LIMIT
+from .tools.speed import LIMIT; return LIMIT
+from . import tools; return tools.NEXT
+from tools import LIMIT; return LIMIT
+import plain.speed; return plain.speed.LIMIT
+from plain.speed import LIMIT; return LIMIT
+"""
+
+
+def test_imports_inside_functions_find_their_neighbour(workplace):
+    functions = [f"\n\ndef limit{n}():\n    {statement}\n" for n, statement in enumerate(STATEMENTS.strip().splitlines())]
     found = []
     for value in (1, 2):
         folder = workplace / str(value)
-        file = make(folder, text=ENVIRONMENT + f"\n\ndef limit():\n    {statement}\n")
         for package in ("tools", "plain"):
-            (folder / package).mkdir()
+            (folder / package).mkdir(parents=True)
             (folder / package / "speed.py").write_text(f"LIMIT = {value}\n")
         (folder / "tools" / "__init__.py").write_text("from tools.speed import LIMIT\nfrom .speed import LIMIT as NEXT\n")
-        found.append(import_environment(str(file))[1])
-    assert [module.limit() for module in found] == [1, 2]
+        found.append(import_environment(str(make(folder, text=ENVIRONMENT + "".join(functions))))[1])
+
+    def limits(module) -> set[int]:
+        return {getattr(module, f"limit{n}")() for n in range(len(functions))}
+
+    assert [limits(module) for module in found] == [{1}, {2}]
     (workplace / "1" / "tools" / "speed.py").write_text("LIMIT = 5\n")
     (workplace / "1" / "plain" / "speed.py").write_text("LIMIT = 5\n")
-    assert found[0].limit() == 1  # what was read together stays together
-    assert import_environment(str(workplace / "1" / "glider.py"))[1].limit() == 5
+    assert limits(found[0]) == {1}  # what was read together stays together
+    assert limits(import_environment(str(workplace / "1" / "glider.py"))[1]) == {5}
 
 
 def test_a_neighbour_stands_in_for_a_library_but_not_for_python_or_warprun(workplace):
@@ -204,3 +200,9 @@ def test_compiled_kernels_are_found_whatever_the_folder(workplace):
         assert done.returncode == 0, done.stderr
         said.append((done.stdout.strip(), sorted(path.name for path in workplace.rglob("*.nbc"))))
     assert said[0][0] == "1" and said[1] == ("0", said[0][1])
+
+
+def test_a_failed_rollout_is_told_without_the_name_of_a_class() -> None:
+    with pytest.raises(UserError) as error, user_code.errors_of_user("a rollout of ./rover.py fails"):
+        raise TrainingFailed("rover: environment 2 failed at step 3")
+    assert str(error.value) == "a rollout of ./rover.py fails: rover: environment 2 failed at step 3"

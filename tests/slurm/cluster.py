@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.finished import until
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue")
 CONF = """\
 ClusterName=warprun
@@ -79,10 +81,7 @@ class Cluster:
         self._start_munge()
         self._start("slurmctld", "-D", "-i")
         self._start("slurmd", "-D", "-N", host)
-        deadline = time.monotonic() + 30
-        while "idle" not in self.run("sinfo", "-h", "-o", "%T"):
-            assert time.monotonic() < deadline, self.logs()
-            time.sleep(0.2)
+        until(lambda: "idle" in self.run("sinfo", "-h", "-o", "%T"), 30)
 
     def _start_munge(self) -> None:
         """Start munged as the user munge, who must own its files: it refuses to work as root in a folder that others can write to."""
@@ -100,10 +99,7 @@ class Cluster:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         as_munge = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         self.daemons.append(subprocess.Popen(command, **as_munge, **quiet))
-        deadline = time.monotonic() + 10
-        while not (self.folder / "munge.socket").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until((self.folder / "munge.socket").exists, 10)
         self.folder.chmod(0o755)
 
     def _start(self, *command: str) -> None:

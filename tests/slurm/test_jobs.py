@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.finished import until
 from tests.slurm.cluster import Cluster, why_not
 from tests.words import words
 from warprun.runs import checkpoint
@@ -56,19 +57,9 @@ def assert_same(ours: Path, theirs: Path) -> None:
     assert own == other
 
 
-def wait_until_saved(cluster: Cluster, job: str, folder: Path) -> None:
-    deadline = time.monotonic() + 300
-    while not list(folder.glob("checkpoints/*.ckpt")):
-        assert time.monotonic() < deadline, cluster.logs()
-        time.sleep(0.05)
-
-
-def wait_for_output(path: Path, text: str) -> str:
+def output(path: Path, text: str) -> str:
     """Return what a job has printed, once it has printed `text`: it arrives a little after the end of the job."""
-    deadline = time.monotonic() + 20
-    while not path.exists() or text not in path.read_text():
-        assert time.monotonic() < deadline, path.read_text() if path.exists() else f"{path} does not exist"
-        time.sleep(0.1)
+    until(lambda: path.exists() and text in path.read_text(), 20)
     return path.read_text()
 
 
@@ -76,13 +67,13 @@ def test_a_job_on_one_node(cluster: Cluster, variables: dict[str, str], tmp_path
     job = cluster.submit(tmp_path, "--cpus-per-task=1", str(SCRIPTS / "train.sbatch"), *TINY, "total_steps=2000", **variables)
     assert cluster.wait(job, ["COMPLETED", "FAILED"]) == "COMPLETED"
     assert status(tmp_path / "outputs" / f"slurm-{job}")["state"] == "finished"
-    wait_for_output(tmp_path / f"slurm-warprun-{job}.out", "env_steps")
+    output(tmp_path / f"slurm-warprun-{job}.out", "env_steps")
 
 
 def test_a_mistake_fails_the_job_with_one_line(cluster: Cluster, variables: dict[str, str], tmp_path: Path) -> None:
     job = cluster.submit(tmp_path, "--cpus-per-task=1", str(SCRIPTS / "train.sbatch"), "env=cartpol", **variables)
     assert cluster.wait(job, ["COMPLETED", "FAILED"]) == "FAILED"
-    assert "did you mean 'cartpole'?" in wait_for_output(tmp_path / f"slurm-warprun-{job}.out", "warprun: error")
+    assert "did you mean 'cartpole'?" in output(tmp_path / f"slurm-warprun-{job}.out", "warprun: error")
     assert not (tmp_path / "outputs").exists()
 
 
@@ -92,44 +83,31 @@ def test_an_array_returns_the_prompt_at_once(cluster: Cluster, variables: dict[s
     job = cluster.submit(tmp_path, "--array=0-1", "--cpus-per-task=1", script, *TINY, "total_steps=2000", **variables)
     assert time.monotonic() - began < 3
     for task in (0, 1):
-        deadline = time.monotonic() + 300
         folder = tmp_path / "outputs" / f"slurm-{job}_{task}"
-        while not (folder / "status.json").exists() or status(folder)["state"] == "running":
-            assert time.monotonic() < deadline, cluster.logs()
-            time.sleep(0.2)
+        until(lambda folder=folder: (folder / "status.json").exists() and status(folder)["state"] != "running", 300)  # type: ignore[misc]
         assert status(folder)["state"] == "finished"
         assert f"seed: {task}" in (folder / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("script", ["train", "ddp"])
-def test_a_preempted_job_continues_and_equals_one_that_was_left_alone(
-    script: str, cluster: Cluster, variables: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize(("script", "end"), [("train", "preempted"), ("ddp", "preempted"), ("train", "killed")])
+def test_a_job_that_is_queued_again_continues_and_equals_one_that_was_left_alone(
+    script: str, end: str, cluster: Cluster, variables: dict[str, str], tmp_path: Path
 ) -> None:
-    """SIGUSR1, which SLURM sends before a time limit or a preemption; warprun asks for a new place in the queue."""
+    """By SIGUSR1, which SLURM sends before a time limit or a preemption: warprun asks for a new place in the queue. Or by `scontrol`."""
     several = ["--ntasks-per-node=2"] if script == "ddp" else []
     options = [*several, "--cpus-per-task=1", str(SCRIPTS / f"{script}.sbatch"), *TINY, LONG, "checkpoint.every='20 iterations'"]
     job = cluster.submit(tmp_path, *options, **variables)
     folder = tmp_path / "outputs" / f"slurm-{job}"
-    wait_until_saved(cluster, job, folder)
-    cluster.run("scancel", "--signal=USR1", job)
-    cluster.wait(job, ["PENDING", "CONFIGURING"])
-    assert status(folder)["state"] == "interrupted"
-    assert 0 < int(str(status(folder)["env_steps"])) < 40_000
+    until(lambda: list(folder.glob("checkpoints/*.ckpt")), 300)
+    if end == "killed":
+        cluster.run("scontrol", "requeue", job)
+    else:
+        cluster.run("scancel", "--signal=USR1", job)
+        cluster.wait(job, ["PENDING", "CONFIGURING"])
+        assert status(folder)["state"] == "interrupted"
+        assert 0 < int(str(status(folder)["env_steps"])) < 40_000
     assert cluster.wait(job, ["COMPLETED", "FAILED"], 400) == "COMPLETED"
     left_alone = cluster.submit(tmp_path, *options, **variables)
     assert cluster.wait(left_alone, ["COMPLETED", "FAILED"], 400) == "COMPLETED"
-    assert len(list(status(folder)["resumes"])) == 1  # type: ignore[call-overload]
-    assert_same(folder, tmp_path / "outputs" / f"slurm-{left_alone}")
-
-
-def test_a_job_that_slurm_kills_and_queues_again_continues(cluster: Cluster, variables: dict[str, str], tmp_path: Path) -> None:
-    """`scontrol requeue` without a signal: the job goes on from its last checkpoint."""
-    options = ["--cpus-per-task=1", str(SCRIPTS / "train.sbatch"), *TINY, LONG, "checkpoint.every='20 iterations'"]
-    job = cluster.submit(tmp_path, *options, **variables)
-    folder = tmp_path / "outputs" / f"slurm-{job}"
-    wait_until_saved(cluster, job, folder)
-    cluster.run("scontrol", "requeue", job)
-    assert cluster.wait(job, ["COMPLETED", "FAILED"], 400) == "COMPLETED"
-    left_alone = cluster.submit(tmp_path, *options, **variables)
-    assert cluster.wait(left_alone, ["COMPLETED", "FAILED"], 400) == "COMPLETED"
+    assert end == "killed" or len(list(status(folder)["resumes"])) == 1  # type: ignore[call-overload]
     assert_same(folder, tmp_path / "outputs" / f"slurm-{left_alone}")

@@ -60,24 +60,19 @@ def test_the_event_file_of_a_sweep_sums_up_the_jobs_that_have_ended(tmp_path: Pa
     assert rows[2:] == ["| `agent=ppo` | 2 | 45 | 45 | 50 | 0 |", "| `agent=a2c` | 4 | 15 | 15 | 30 | 1 |"]
 
 
-def test_no_event_file_where_nobody_wants_one_or_nothing_has_ended(tmp_path: Path) -> None:
-    for name, more in (("unwanted", ["log.tensorboard=false"]), ("nothing", [])):
-        found = made(tmp_path / name, [["seed=1", *more], ["seed=2", *more]])
-        if more:
-            end(found.jobs[0], "finished", 1.0)
-        summary = Summary(Board.of(found))
-        summary.add()
-        summary.close()
-        assert not list(found.folder.glob(f"{PREFIX}*"))
-
-
-def test_an_event_file_that_cannot_be_written_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = made(tmp_path / "s", [["seed=1"], ["seed=2"]])
-    end(found.jobs[0], "finished", 1.0)
+@pytest.mark.parametrize("case", ["unwanted", "nothing has ended", "cannot be written"])
+def test_no_event_file_where_nobody_wants_one_or_there_can_be_none(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["log.tensorboard=false"] if case == "unwanted" else []
+    found = made(tmp_path / "s", [["seed=1", *more], ["seed=2", *more]])
+    if case != "nothing has ended":
+        end(found.jobs[0], "finished", 1.0)
     board = Board.of(found)
-    board.plan.folder = tmp_path / "gone"
+    if case == "cannot be written":
+        board.plan.folder = tmp_path / "gone"
     summary = Summary(board)
     summary.add()
     summary.add()
     summary.close()
-    assert capsys.readouterr().err == "warning: cannot write the event file of the sweep: No such file or directory\n"
+    assert not list(tmp_path.rglob(f"{PREFIX}*"))
+    told = "warning: cannot write the event file of the sweep: No such file or directory\n"  # once
+    assert capsys.readouterr().err == (told if case == "cannot be written" else "")

@@ -68,9 +68,8 @@ def test_the_worst_go_on_as_the_best(tmp_path, monkeypatch):
     assert {exchange.parent for exchange in one.exchanges} <= set(order[:2])
     for exchange in one.exchanges:
         child, parent = one.values[exchange.member], first[exchange.parent]
-        assert float(child["agent.learning_rate"]) / float(parent["agent.learning_rate"]) == pytest.approx(0.8, rel=1e-3) or float(
-            child["agent.learning_rate"]
-        ) / float(parent["agent.learning_rate"]) == pytest.approx(1.2, rel=1e-3)
+        changed = float(child["agent.learning_rate"]) / float(parent["agent.learning_rate"])
+        assert min(abs(changed - 0.8), abs(changed - 1.2)) < 1e-3
         assert 8 <= int(child["agent.horizon"]) <= 64 and child["agent"] in ("a2c", "ppo")
         job, its_parent = jobs[exchange.member], jobs[exchange.parent]
         assert (job.run / "history").read_text() == (its_parent.run / "history").read_text()
@@ -98,10 +97,13 @@ def test_a_member_that_fails_is_replaced_whatever_its_return_was(tmp_path):
         assert rundir.read_status(jobs[n].run)["state"] == "finished"
 
 
-def test_nothing_follows_if_all_fail(tmp_path):
+def test_nothing_follows_if_all_fail_and_settings_of_members_cannot_be_given(tmp_path):
     one = begin(tmp_path / "s")
     finish(one, failing=tuple(range(8)))
     assert one.round == 1 and one.best is None and not one.exchanges
+    space = read_space([*SEARCH, "seed=3"])
+    with pytest.raises(UserError, match="leave them out"):
+        pbt.Population(plan.studied(tmp_path / "t", space.text), space, SETTINGS, 5000)
 
 
 class KilledError(Exception):
@@ -140,9 +142,3 @@ def test_a_command_that_is_killed_between_rounds_ends_as_one_that_is_not(tmp_pat
     for mine, theirs in zip(plan.read(tmp_path / "killed").jobs, plan.read(tmp_path / "whole").jobs, strict=True):
         assert mine.overrides == theirs.overrides
         assert (mine.run / "history").read_text() == (theirs.run / "history").read_text()
-
-
-def test_settings_of_members_cannot_be_given(tmp_path):
-    space = read_space([*SEARCH, "seed=3"])
-    with pytest.raises(UserError, match="leave them out"):
-        pbt.Population(plan.studied(tmp_path / "s", space.text), space, SETTINGS, 5000)

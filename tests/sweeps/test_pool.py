@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
@@ -92,22 +93,17 @@ def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
 @pytest.mark.parametrize(
     ("workers", "free", "places", "said"),
     [
-        (8, [10, 3], ["0", "1", "0", "0", "0", "0"], "6 workers with"),
-        (
-            4,
-            [10, 3],
-            ["0", "1", "0", "0"],
-            "3 on GPU 0, 1 on GPU 1 at a time (each needs up to 2.0 GiB; free: GPU 0 10.0",
-        ),
-        (3, [1], ["0"], "1 on GPU 0 at a time (each needs up to 2.0 GiB; free: GPU 0 1.0 GiB); 3 do not fit"),
-        (3, [None], ["0"] * 3, "3 on GPU 0 at a time"),
+        (8, [10, 3], "010000", "6 workers with"),
+        (4, [10, 3], "0100", "3 on GPU 0, 1 on GPU 1 at a time (each needs up to 2.0 GiB; free: GPU 0 10.0"),
+        (3, [1], "0", "1 on GPU 0 at a time (each needs up to 2.0 GiB; free: GPU 0 1.0 GiB); 3 do not fit"),
+        (3, [None], "000", "3 on GPU 0 at a time"),
     ],
 )
 def test_as_many_jobs_share_a_gpu_as_its_memory_has_room_for(made, monkeypatch, workers, free, places, said):
     monkeypatch.setattr(local, "usable_gpus", lambda: [str(number) for number in range(len(free))])
     monkeypatch.setattr(local, "free_cuda_memory", lambda number: free[number] and free[number] << 30)
     one = Pool(made.folder, workers, {"cuda"}, fake_jobs.train, lambda: 2 << 30)
-    assert [slot.gpu for slot in one._slots] == places
+    assert "".join(slot.gpu for slot in one._slots) == places
     assert said in one.describe() and ("do not fit" in one.describe()) == (len(places) < workers)
 
 
@@ -124,27 +120,28 @@ def test_a_job_that_waits_for_ever_is_stopped(made):
     assert table.state_of(waits).state == "failed" and table.state_of(made.jobs[0]).state == "finished"
 
 
-def test_a_worker_trains_one_job_after_the_other_until_one_fails(tmp_path):
-    made = plan.planned(tmp_path / "s", [[f"seed={seed}"] for seed in (5, 6, fake_jobs.FAILS, 7, fake_jobs.DIES, 8)])
-    plan.claimed(made, tmp_path).release()
-    one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train, unasked)
+def trained(folder: Path, devices: set[str], seeds: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Train jobs one after the other with one worker; return the process of each, and how it ended."""
+    made = plan.planned(folder, [[f"seed={seed}"] for seed in seeds])
+    plan.claimed(made, folder.parent).release()
+    one = Pool(made.folder, 1, devices, fake_jobs.train, unasked)
     for job in made.jobs:
         one.start(job)
         assert until(one, 1) == [job]
     one.close()
-    processes = [(job.folder / "process").read_text() for job in made.jobs]
+    return [(job.folder / "process").read_text() for job in made.jobs], [table.state_of(job).state for job in made.jobs]
+
+
+def test_a_worker_trains_one_job_after_the_other_until_one_fails(tmp_path):
+    processes, states = trained(tmp_path / "s", {"cpu"}, (5, 6, fake_jobs.FAILS, 7, fake_jobs.DIES, 8))
     assert processes[0] == processes[1] == processes[2] and processes[3] == processes[4]
     assert len({processes[2], processes[3], processes[5]}) == 3
-    assert [table.state_of(job).state for job in made.jobs] == ["finished", "finished", "failed", "finished", "failed", "finished"]
+    assert states == ["finished", "finished", "failed", "finished", "failed", "finished"]
 
 
-def test_jobs_of_the_cuda_simulator_have_processes_of_their_own(made):
-    one = Pool(made.folder, 1, {"cpu", "cudasim"}, fake_jobs.train, unasked)
-    for job in made.jobs[:2]:
-        one.start(job)
-        assert until(one, 1) == [job]
-    processes = {(job.folder / "process").read_text() for job in made.jobs[:2]}
-    assert len(processes) == 2
+def test_jobs_of_the_cuda_simulator_have_processes_of_their_own(tmp_path):
+    processes, _ = trained(tmp_path / "s", {"cpu", "cudasim"}, (5, 6))
+    assert processes[0] != processes[1]
 
 
 @pytest.mark.skipif(not local.FORKS, reason="no jobs are forked here")

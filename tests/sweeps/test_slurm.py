@@ -4,20 +4,32 @@ import os
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from warprun.cli import main as cli
+from warprun.runs import rundir
 from warprun.sweeps import plan, slurm
 from warprun.sweeps.launch import SlurmConfig
+
+SCRIPTS = Path(str(files("warprun"))) / "slurm"
+PROGRAMS = {
+    "sbatch": 'echo "$@" >> ../asked; echo "17;cluster"',
+    "squeue": "cat ../queued",
+    "srun": 'echo "srun $@"',
+    "warprun": 'echo "$@"',
+    "mpiexec": 'echo -n "mpiexec $1 $2 "; shift 2; "$@"',
+}
+"""Programs that say what they were asked. sbatch numbers jobs, and no job is queued."""
 
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """A working folder, and a PATH with an sbatch that numbers jobs, and with no job queued."""
+    """A folder with a working folder and such programs, which are on the PATH."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "work").mkdir()
-    for name, script in {"sbatch": 'echo "$@" >> ../asked; echo "17;cluster"', "squeue": "cat ../queued", "srun": 'echo "srun $@"'}.items():
+    for name, script in PROGRAMS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "queued").touch()
@@ -26,7 +38,13 @@ def cluster(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_one_array_is_submitted(cluster, capsys):
+def called(script: Path, *given: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a batch script as SLURM would, or by hand."""
+    task = {name: value for name, value in os.environ.items() if not name.startswith("SLURM") and name != "TOOL_PATHS"} | variables
+    return subprocess.run(["bash", str(script), *given], env=task, capture_output=True, text=True)
+
+
+def test_one_array_is_submitted(cluster, capsys, monkeypatch):
     settings = ["-m", "seed=range(0,4)", "sweep_dir=s", "launcher=slurm", "launcher.gres=gpu:1", "launcher.time='1:00:00'"]
     setup = "launcher.setup=['echo set up']"
     assert cli.run([*settings, "launcher.array_limit=2", "launcher.options=['--qos=long']", setup]) == 0
@@ -38,48 +56,81 @@ def test_one_array_is_submitted(cluster, capsys):
     for line in ("--array=0-3%2", "--gres=gpu:1", "--time=1:00:00", "--signal=USR1@120", "--requeue", "--qos=long", "--cpus-per-task=8"):
         assert f"#SBATCH {line}\n" in text
     assert "--partition" not in text
-    task = {**os.environ, "SLURM_ARRAY_TASK_ID": "3", "SLURM_CPUS_PER_TASK": "8"}
-    ran = subprocess.run(["bash", str(script)], env=task, capture_output=True, text=True, cwd="/")
+    monkeypatch.chdir("/")
+    ran = called(script, SLURM_ARRAY_TASK_ID="3", SLURM_CPUS_PER_TASK="8")
     assert ran.stdout == f"set up\nsrun {sys.executable} -m warprun job {cluster / 'work' / 's'} 3 threads=8\n"
 
 
-UNSET = """export OLD="$TOOL_PATHS"
-"""
+UNSET = 'export OLD="$TOOL_PATHS"\necho active\n'
+"""What an activation script may read: a variable that is not set."""
 
 
-def test_setup_may_read_variables_that_are_not_set(cluster, monkeypatch):
-    monkeypatch.delenv("TOOL_PATHS", raising=False)
+def test_setup_may_read_variables_that_are_not_set(cluster):
     (cluster / "activate.sh").write_text(UNSET)
-    assert (
-        cli.run(["-m", "seed=0,1", "sweep_dir=s", "launcher=slurm", f"launcher.setup=['source {cluster}/activate.sh', 'echo ready']"]) == 0
-    )
-    task = {**os.environ, "SLURM_ARRAY_TASK_ID": "1"}
-    script = str(cluster / "work" / "s" / "slurm" / "array.sbatch")
-    ran = subprocess.run(["bash", script], env=task, capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith("ready\nsrun ")
+    assert cli.run(["-m", "seed=0,1", "sweep_dir=s", "launcher=slurm", f"launcher.setup=['source {cluster}/activate.sh']"]) == 0
+    script = cluster / "work" / "s" / "slurm" / "array.sbatch"
+    ran = called(script, SLURM_ARRAY_TASK_ID="1")
+    assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith("active\nsrun ")
     (cluster / "activate.sh").write_text("false\n")
-    assert subprocess.run(["bash", script], env=task, capture_output=True).returncode == 1
+    assert called(script, SLURM_ARRAY_TASK_ID="1").returncode == 1
 
 
 @pytest.mark.parametrize("script", ["train", "actors", "ddp", "sweep"])
-def test_activation_may_read_variables_that_are_not_set(script, cluster, monkeypatch):
-    monkeypatch.delenv("TOOL_PATHS", raising=False)
+def test_activation_may_read_variables_that_are_not_set(script, cluster):
     (cluster / "venv" / "bin").mkdir(parents=True)
-    (cluster / "venv" / "bin" / "activate").write_text(UNSET + "echo active\n")
-    for name in ("warprun", "mpiexec"):
-        (cluster / "bin" / name).write_text('#!/bin/bash\necho "run $@"\n')
-        (cluster / "bin" / name).chmod(0o755)
-    place = files("warprun") / "slurm" / f"{script}.sbatch"
-    task = {**os.environ, "WARPRUN_VENV": str(cluster / "venv")}
-    task.pop("SLURM_JOB_ID", None)
-    ran = subprocess.run(["bash", str(place), "env=cartpole"], env=task, capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith("active\nrun ")
+    (cluster / "venv" / "bin" / "activate").write_text(UNSET)
+    ran = called(SCRIPTS / f"{script}.sbatch", "env=cartpole", WARPRUN_VENV=str(cluster / "venv"))
+    assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith(("active\ntrain ", "active\nmpiexec "))
+
+
+JOB = {"SLURM_JOB_ID": "7"}
+COPIED = JOB | {"SLURM_SUBMIT_DIR": str(SCRIPTS.parent)}
+TRAIN = "srun --kill-on-bad-exit=1 warprun train"
+CALLS = [
+    ("train env=pendulum seed=3", {}, "train env=pendulum seed=3"),
+    ("train seed=3", JOB | {"SLURM_CPUS_PER_TASK": "8"}, f"{TRAIN} concurrency.threads=8 resume=auto run_dir=outputs/slurm-7 seed=3"),
+    ("train run_dir=a", JOB, f"{TRAIN} concurrency.threads=1 resume=auto run_dir=a"),
+    (
+        "train",
+        JOB | {"WARPRUN_CONTAINER": "w.sif", "APPTAINER_OPTIONS": "--nv"},
+        "srun --kill-on-bad-exit=1 apptainer exec --nv w.sif warprun train concurrency.threads=1 resume=auto run_dir=outputs/slurm-7",
+    ),
+    ("ddp seed=3", {}, "train concurrency=ddp seed=3"),
+    ("ddp", COPIED, f"{TRAIN} concurrency.threads=1 resume=auto run_dir=outputs/slurm-7 concurrency=ddp"),
+    ("actors concurrency=rma", {}, "mpiexec -n 4 train concurrency=rma"),
+    (
+        "actors concurrency=rma",
+        JOB | {"SLURM_CPUS_PER_TASK": "2", "SLURM_HET_SIZE": "2", "SRUN_MPI": "pmix"},
+        "srun --kill-on-bad-exit=1 --mpi=pmix --het-group=0-1 warprun train concurrency.threads=2 concurrency=rma",
+    ),
+    ("sweep env=pendulum", {"SLURM_ARRAY_TASK_ID": "4"}, "train env=pendulum seed=4"),
+    ("sweep runs.txt n_envs=9", {}, "train n_envs=9 agent=a2c agent.gamma=0.9"),
+    ("sweep runs.txt", {"SLURM_ARRAY_TASK_ID": "2"}, "train agent=ppo"),
+    (
+        "sweep runs.txt",
+        COPIED | {"SLURM_ARRAY_TASK_ID": "2", "SLURM_CPUS_PER_TASK": "2"},
+        f"{TRAIN} concurrency.threads=2 resume=auto run_dir=outputs/slurm-7_2 agent=ppo",
+    ),
+]
+"""Batch script and its arguments, the variables of the job, and what is called."""
+
+
+@pytest.mark.parametrize(("given", "variables", "calls"), CALLS)
+def test_what_batch_scripts_call(cluster, given, variables, calls):
+    Path("runs.txt").write_text("agent=a2c agent.gamma=0.9\nagent=ppo\n")
+    script, *arguments = given.split()
+    assert called(SCRIPTS / f"{script}.sbatch", *arguments, **variables).stdout == f"{calls}\n"
+
+
+@pytest.mark.parametrize("index", ["0", "3"])
+def test_a_task_without_a_line_is_told(cluster, index):
+    Path("runs.txt").write_text("agent=a2c\nagent=ppo\n")
+    missing = called(SCRIPTS / "sweep.sbatch", "runs.txt", SLURM_ARRAY_TASK_ID=index)
+    assert (missing.returncode, missing.stdout) == (2, "") and f"has no line {index}" in missing.stderr
 
 
 def test_only_what_is_not_done_is_submitted_again(cluster, capsys):
     assert cli.run(["-m", "seed=range(0,4)", "sweep_dir=s", "launcher=slurm"]) == 0
-    from warprun.runs import rundir
-
     for number in (0, 2):
         folder = plan.read(cluster / "work" / "s").jobs[number].folder
         folder.mkdir(parents=True)
@@ -90,14 +141,6 @@ def test_only_what_is_not_done_is_submitted_again(cluster, capsys):
     (cluster / "queued").write_text("")
     assert cli.run(["-m", "sweep_dir=s", "launcher=slurm"]) == 0
     assert "#SBATCH --array=1,3\n" in (cluster / "work" / "s" / "slurm" / "array.sbatch").read_text()
-
-
-def test_a_refusal_of_sbatch_is_one_line_and_leaves_nothing(cluster, capsys):
-    (cluster / "bin" / "sbatch").write_text('#!/bin/bash\necho "sbatch: error: invalid partition specified: x" >&2; exit 1\n')
-    assert cli.run(["-m", "seed=0,1", "sweep_dir=s", "launcher=slurm", "launcher.partition=x"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "sbatch refuses the job array: sbatch: error: invalid partition specified: x" in line
-    assert not (cluster / "work" / "s").exists()
 
 
 def test_a_launcher_of_your_own(cluster):
@@ -113,6 +156,7 @@ def test_a_launcher_of_your_own(cluster):
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
+        ("launcher.partition=x", "sbatch refuses the job array: sbatch: error: invalid partition specified: x"),
         ("launcher.time=soon", "launcher.time='soon': write HOURS:MINUTES:SECONDS"),
         ("launcher.cpus=0", "launcher.cpus=0 must be from 1"),
         ("launcher.partition='a b'", "is no name"),
@@ -120,14 +164,16 @@ def test_a_launcher_of_your_own(cluster):
     ],
 )
 def test_settings_that_cannot_work(cluster, capsys, setting, words):
+    (cluster / "bin" / "sbatch").write_text('#!/bin/bash\necho "sbatch: error: invalid partition specified: x" >&2; exit 1\n')
     assert cli.run(["-m", "seed=0,1", "sweep_dir=s", "launcher=slurm", setting]) == 2
-    assert words in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
     assert not (cluster / "work" / "s").exists()
 
 
-@pytest.mark.parametrize(("numbers", "text"), [([0], "0"), ([0, 1, 2, 5], "0-2,5"), ([3, 1], "1,3"), (range(9), "0-8")])
-def test_ranges(numbers, text):
-    assert slurm.ranges(list(numbers)) == text
+def test_ranges():
+    for numbers, text in (([0], "0"), ([0, 1, 2, 5], "0-2,5"), ([3, 1], "1,3"), (range(9), "0-8")):
+        assert slurm.ranges(list(numbers)) == text
 
 
 def test_folders_with_spaces(tmp_path):
