@@ -76,19 +76,6 @@ def test_a_run_that_continues_equals_one_that_was_left_alone(trained: Trained, t
     assert alone["trajectory/agent/carry"].abs().sum() > 0
 
 
-def test_what_is_remembered_counts_when_a_run_continues(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison above sees a carry that is lost."""
-    from warprun.simulation.trajectory import Trajectory
-
-    with chdir(tmp_path):
-        warprun.train([*SHORT, *RUNS["maze"], f"total_steps={STEPS // 2}", "run_dir=run"])
-        kept = Trajectory.state
-        monkeypatch.setattr(Trajectory, "state", lambda self: {name: tensor.clone() for name, tensor in kept(self).items()})  # not live
-        assert run(["resume=run", f"total_steps={STEPS}"]) == 0
-    name = "agent/agent/parameters"
-    assert not torch.equal(checkpoint.load(trained("maze")).tensors[name], checkpoint.load(tmp_path / "run").tensors[name])
-
-
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("name", RUNS)
 def test_actions_of_a_loaded_policy_are_those_of_an_evaluation(trained: Trained, name: str) -> None:

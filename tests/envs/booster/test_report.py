@@ -7,7 +7,6 @@ import pytest
 
 import warprun
 from tests.envs.booster.helpers import engine
-from tests.playing.plays import look_at
 from tests.scripts import load
 from warprun.cli.main import run
 from warprun.envs.booster import analysis
@@ -58,12 +57,6 @@ def test_evaluation_writes_tables_and_figures(options, tmp_path, capsys):
     assert np.abs(learned).mean() == pytest.approx(errors["learned"], abs=1e-4)
     if "matplotlib" not in said:
         assert {file.stem for file in (folder / "eval").glob("*.png")} == {"regulation", "spectrum"}
-
-
-@pytest.mark.slow
-def test_films_show_the_course(tmp_path):
-    pytest.importorskip("matplotlib")
-    look_at(tmp_path / "a.gif", "env=booster")
 
 
 @pytest.fixture
