@@ -153,18 +153,6 @@ def test_films_show_the_course_of_the_country(tmp_path):
     look_at(tmp_path / "a.gif", "env=covid", "env.time_limit=40")
 
 
-def test_the_map_has_a_tile_for_every_state_of_the_data():
-    pytest.importorskip("matplotlib")
-    from warprun.envs.covid.figures import CODES, places
-
-    codes = CODES.split()
-    names = [str(name) for name in data.load().states]
-    assert names == sorted(names) and len(codes) == len(names)
-    assert [code[0] for code in codes] == [name[0] for name in names]
-    assert (names[codes.index("DC")], names[codes.index("ME")]) == ("District of Columbia", "Maine")
-    assert len(set(places())) == len(names)
-
-
 def test_images_reach_tensorboard(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

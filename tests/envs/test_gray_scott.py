@@ -22,7 +22,6 @@ def laplacian(a: np.ndarray) -> np.ndarray:
 
 
 def euler(u: np.ndarray, v: np.ndarray, p: Params, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return fields after time steps by operations on whole arrays."""
     ratio = p.dt / p.h**2
     for _ in range(steps):
         u = (u + ratio * p.diffusion_u * laplacian(u) + p.dt * p.feed) / (1.0 + p.dt * (p.feed + v**2))

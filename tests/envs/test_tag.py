@@ -41,8 +41,6 @@ Rows: TypeAlias = dict[str, np.ndarray]
 
 
 class After(NamedTuple):
-    """What a step led to."""
-
     state: Rows
     """Field -> [N, all actors]."""
     reward: np.ndarray

@@ -47,7 +47,6 @@ def test_wrappers_and_ppo_run():
 
 
 def test_attributes_seeds_and_infos():
-    """Infos are shared, so they cannot be written."""
     envs, other = (warprun.make_sb3("cartpole", 4) for _ in range(2))
     envs.seed(9)
     other.seed(9)

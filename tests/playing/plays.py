@@ -33,7 +33,6 @@ def made(*overrides: str) -> tuple[Setup, ModuleType]:
 
 
 def play_random(*overrides: str, **order: object) -> list[Played]:
-    """Play random actions."""
     setup, module = made(*overrides)
     return list(play(setup, module, None, Order(**order)))  # type: ignore[arg-type]
 

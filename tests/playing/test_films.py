@@ -36,7 +36,6 @@ def drawn(tmp_path: Path, draw: Any, *overrides: str, **order: Any) -> None:
 
 
 def moving(count: int) -> list[np.ndarray]:
-    """Return frames with a bright square that moves."""
     frames = []
     for n in range(count):
         frame = np.full((41, 61, 3), 255, np.uint8)
@@ -59,7 +58,6 @@ def test_a_gif_shows_the_frames_that_it_was_given(tmp_path: Path) -> None:
 
 
 def pictures(page: Path) -> list[np.ndarray]:
-    """Return every picture of a page."""
     found = re.findall(r'^"([A-Za-z0-9+/=]+)",$', page.read_text(), flags=re.MULTILINE)
     return [np.asarray(Image.open(io.BytesIO(base64.b64decode(picture)))) for picture in found]
 

@@ -47,7 +47,6 @@ Trained = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Return a function from the name of a run to its folder."""
     home = tmp_path_factory.mktemp("memory")
 
     def made(name: str) -> Path:

@@ -1,16 +1,12 @@
 """Observations in every form that programs give them in, against the rows that training gets."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import warprun
-from tests.policies.runs import SHORT
-from tests.words import words
 from warprun.errors import UserError
 from warprun.learning.acting import Acting
 from warprun.policies.export import pictures
@@ -175,41 +171,3 @@ def test_a_dict_is_an_observation_or_has_the_names_of_groups() -> None:
     assert policy.act(together(space, drawn(space))).shape == (7,)
     with pytest.raises(UserError, match="has no 'speed'"):
         policy.act({"camera": sample["camera"]})
-
-
-CAMERA = """
-import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
-
-
-class Camera:
-    observation_space = Dict(camera=Box(0, 255, (6, 6, 1), np.uint8), speed=Box(-1.0, 1.0, (1,), np.float32))
-    action_space = Discrete(2)
-
-    def reset(self, seed=None):
-        self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), float(action), False, False, {}
-
-
-environment = Camera
-"""
-
-
-@pytest.mark.long
-def test_a_run_keeps_the_space_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "conf" / "env").mkdir(parents=True)
-    (tmp_path / "camera.py").write_text(CAMERA)
-    (tmp_path / "conf" / "env" / "camera.yaml").write_text("name: camera\nmodule: ./camera.py\ntime_limit: 5\n")
-    warprun.train([*SHORT, *words("env=camera agent=ppo agent.network=cnn total_steps=128 agent.horizon=8 run_dir=out")])
-    policy = warprun.load("out")
-    space = spaces.Dict(camera=spaces.Box(0, 255, (6, 6, 1), np.uint8), speed=spaces.Box(-1.0, 1.0, (1,)))
-    (group,) = policy.spec.groups
-    for sample in drawn(space):
-        row = observations(space).flatten(sample)
-        for form in (sample, spaces.flatten(space, sample)):
-            np.testing.assert_array_equal(read(group, form, None, CPU).obs[0], row)
-        assert policy.act(sample) == policy.act(row)

@@ -79,7 +79,6 @@ def write_network(place: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that tests copy."""
     place = tmp_path_factory.mktemp("run")
     write_network(place)
     with chdir(place):
