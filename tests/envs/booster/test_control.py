@@ -54,7 +54,7 @@ def test_without_weight_the_quadratic_regulator_leaves_the_disturbance():
 
 def test_quadratic_gains_are_optimal():
     """Any other gains cost more on a long course of noise."""
-    weight, d = 1.0, np.random.default_rng(1).normal(0, 0.033, (40, 2000))
+    weight, d = 1.0, np.random.default_rng(1).normal(0, 0.033, (160, 500))
 
     def cost(gains):
         course = control.run(control.StateFeedback(gains), episodes(d), FREE, Window)
