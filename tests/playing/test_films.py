@@ -134,9 +134,6 @@ def test_draw_gets_what_functions_of_the_environment_get(tmp_path: Path) -> None
     # The last of them has the states of all before.
     prices = np.stack([now.state["producers"].price for now in seen])
     np.testing.assert_array_equal(seen[-1].past["producers"].price, prices)
-    np.testing.assert_array_equal(
-        prices[:, 0] * 0 + [now.state["producers"].visits[0, 0] for now in seen], seen[-1].past["producers"].visits[:, 0, 0]
-    )
 
 
 def test_of_one_group_draw_gets_the_values_themselves(tmp_path: Path) -> None:
