@@ -36,7 +36,6 @@ def data(covid_data):
 
 
 def make(chosen: Environment, n_envs: int, **params: float) -> KernelEngine:
-    """Return an engine, reset, whose episodes stay where they end."""
     engine = KernelEngine(
         chosen,
         "covid",
@@ -62,6 +61,7 @@ def play(engine: KernelEngine, governors: np.ndarray, planner: np.ndarray) -> li
         groups["planner"].action[0, :, 0, 0] = torch.from_numpy(np.array(paid, np.int32))
         engine.step(0)
         days[-1] |= {f"reward_{name}": group.reward[0].numpy().copy() for name, group in groups.items()}
+        days[-1]["terminated"] = engine.trajectory.terminated[0].numpy().copy()
         days.append(look(engine, 1))
     return days
 
@@ -84,24 +84,22 @@ def golden(episode: str, name: str, t: int) -> np.ndarray:
     return GOLDEN[f"{episode}/{name}"][t].astype(float)
 
 
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
-def test_states_of_the_golden_episodes(golden_days, data, e, episode):
+both = pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
+
+
+@both
+def test_states_and_rewards_of_all_52_actors(golden_days, data, e, episode):
     for t, day in enumerate(golden_days):
         for own, theirs in NAMES.items():
             expected = golden(episode, theirs, t)
             limit = 1e-5 * data.population if own in SHARES else 2e-4 * np.abs(expected)
             assert (np.abs(day[own][e] - expected) <= limit).all(), (t, own)
-
-
-@pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
-def test_rewards_of_all_52_actors(golden_days, e, episode):
     for t, day in enumerate(golden_days[:-1]):
         np.testing.assert_allclose(day["reward_governors"][e], golden(episode, "reward_agents", t), rtol=0, atol=5e-4)
         np.testing.assert_allclose(day["reward_planner"][e, 0], golden(episode, "reward_planner", t), rtol=0, atol=5e-5)
 
 
-@pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
+@both
 def test_masks_of_the_golden_episodes(golden_days, e, episode):
     for t, day in enumerate(golden_days):
         governors, planner = day["mask_governors"][e], day["mask_planner"][e, 0]
@@ -114,8 +112,7 @@ def test_masks_of_the_golden_episodes(golden_days, e, episode):
         assert (golden_days[t]["mask_planner"][e, 0] == golden(episode, "obs_mask_p", n)).all()
 
 
-@pytest.mark.by_default(1)
-@pytest.mark.parametrize(("e", "episode"), [*enumerate(EPISODES)])
+@both
 def test_observations_of_the_golden_episodes(golden_days, e, episode):
     for n, t in enumerate(GOLDEN["obs_days"]):
         governors, planner = golden_days[t]["obs_governors"][e], golden_days[t]["obs_planner"][e, 0]
@@ -244,9 +241,9 @@ def test_a_random_episode_equals_the_reference(data):
 
 @pytest.mark.slow
 def test_options_and_parameters_of_the_specification(data):
-    """Deliveries every fifth day from another date, another start, a priority and a factor of sensitivity."""
-    chosen = environment(start="2020-05-01", vaccine_start="2020-05-08", vaccine_interval=5, time_limit=20)
-    engine = make(chosen, 1, vaccines_per_million=4500.0, beta_slope_factor=2.0)
+    """Deliveries every fifth day from another date, another start, a factor of sensitivity, and the last day."""
+    options = {"start": "2020-05-01", "vaccine_start": "2020-05-08", "vaccine_interval": 5, "time_limit": 20}
+    engine = make(environment(**options), 1, vaccines_per_million=4500.0, beta_slope_factor=2.0)
     days = play(engine, np.zeros((20, 1, 51), int), np.zeros((20, 1), int))
     doses = np.floor(5 * 4500 * data.population / 1e6)
     for t, day in enumerate(days):
@@ -254,6 +251,14 @@ def test_options_and_parameters_of_the_specification(data):
     # The first delivery is on day 10, the clock by the specification's formula with interval 5.
     clock = [min(1, (10 - t - 1) / 5) / 5 if t + 1 <= 10 else (5 - (t + 1) % 5) / 5 for t in range(21)]
     np.testing.assert_allclose([day["obs_planner"][0, 0, -1] for day in days], clock, atol=1e-6)
+    assert [bool(day["terminated"]) for day in days[:-1]] == [False] * 19 + [True] and not engine.trajectory.truncated.any()
+    # With the option the last number is the rate of deliveries instead, known from the first one on.
+    engine = make(environment(**options, observe_vaccination_rate=True), 1)
+    for t, day in enumerate(play(engine, np.zeros((20, 1, 51), int), np.zeros((20, 1), int))):
+        rate = 0.003 if t + 1 > 10 else 0.0
+        np.testing.assert_allclose(day["obs_planner"][0, 0, -1], rate, rtol=1e-6)
+        np.testing.assert_allclose(day["obs_governors"][0, :, -1], rate, rtol=1e-6)
+        assert (day["obs_governors"][0, :, 13:64] == np.eye(51)).all()
     row = 121
     beta = data.beta_intercept + 2 * data.beta_slope * data.level[row - 28]
     infected, susceptible = data.infected[row], data.susceptible[row]
@@ -303,26 +308,3 @@ def test_the_data_themselves_are_replayed(data):
             reward = world.reward(data.deaths[row] - data.deaths[row - 1], output, world.full, slice(0, 51), 0.3)
             np.testing.assert_allclose(played[t - 1]["reward_governors"][0], reward, rtol=0, atol=5e-4)
             assert np.array_equal(day["level"][0], data.level[row - 1])
-
-
-@pytest.mark.slow
-def test_the_next_vaccination_rate_can_be_seen(data):
-    days = 20
-    chosen = environment(vaccine_start="2020-04-01", vaccine_interval=4, observe_vaccination_rate=True, time_limit=days)
-    played = play(make(chosen, 1), np.zeros((days, 1, 51), int), np.zeros((days, 1), int))
-    # Deliveries from day 10 on whose number four divides: the first is on day 12, and known of from then on.
-    expected = [0.003 if t + 1 > 12 else 0.0 for t in range(days + 1)]
-    np.testing.assert_allclose([day["obs_planner"][0, 0, -1] for day in played], expected, rtol=1e-6)
-    for day, rate in zip(played, expected, strict=True):
-        np.testing.assert_allclose(day["obs_governors"][0, :, -1], rate, rtol=1e-6)
-        assert (day["obs_governors"][0, :, 13:64] == np.eye(51)).all()
-
-
-@pytest.mark.slow
-def test_the_last_day_is_an_end(data):
-    engine = make(environment(time_limit=20), 1)
-    play(engine, np.zeros((19, 1, 51), int), np.zeros((19, 1), int))
-    assert not engine.trajectory.terminated.any()
-    engine.step(0)
-    assert engine.trajectory.terminated.all()
-    assert not engine.trajectory.truncated.any()

@@ -1,6 +1,5 @@
 """Where the data of the COVID-19 economy come from, what becomes of bad ones, and what bad settings say."""
 
-import csv
 import zipfile
 from pathlib import Path
 
@@ -8,11 +7,12 @@ import numpy as np
 import pytest
 
 import warprun
-from tests.playing.plays import look_at
+from tests.playing.plays import look_at, rows
 from tests.scripts import load
 from warprun.cli.main import run
 from warprun.config.compose import compose
-from warprun.envs.covid import data, environment, model, tables
+from warprun.config.schema import load_environment
+from warprun.envs.covid import data, model, tables
 from warprun.errors import UserError
 from warprun.runs.evaluation import evaluate_run
 from warprun.runs.records import tensorboard
@@ -25,7 +25,6 @@ def cached(covid_data: Path) -> Path:
 
 @pytest.fixture
 def empty_cache(tmp_path, monkeypatch) -> Path:
-    """Point to a cache without data, on a machine without a network."""
     monkeypatch.setenv("WARPRUN_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("PIP_INDEX_URL", f"file://{tmp_path}/nothing")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -65,21 +64,18 @@ def test_offline_it_says_what_to_do_and_leaves_nothing(empty_cache, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", data.FILES)
-def test_altered_files_are_refused(empty_cache, name):
+def test_altered_truncated_and_incomplete_archives_are_refused(empty_cache):
     given = wheel(empty_cache, dict.fromkeys(data.FILES, b"altered"))
     with pytest.raises(UserError, match=r"fitted_params.json in .* is not the published file"):
         data.fetch_data()
-    with pytest.raises(UserError, match=f"{name} in .* is not the published file"):
-        data._member(given, name, data.FILES[name])
-    assert sorted(path.name for path in empty_cache.iterdir()) == [data.WHEEL]
-
-
-def test_truncated_and_incomplete_archives_are_refused(empty_cache):
-    given = wheel(empty_cache, {"fitted_params.json": b"x" * 1000})
+    whole = given.read_bytes()
+    for name in data.FILES:
+        with pytest.raises(UserError, match=f"{name} in .* is not the published file"):
+            data._member(given, name, data.FILES[name])
+    wheel(empty_cache, {})
     with pytest.raises(UserError, match="no whole ai-economist"):
-        data._member(given, "model_constants.json", "")
-    given.write_bytes(given.read_bytes()[:200])
+        data.fetch_data()
+    given.write_bytes(whole[:200])
     with pytest.raises(UserError, match="no whole ai-economist"):
         data.fetch_data()
     assert sorted(path.name for path in empty_cache.iterdir()) == [data.WHEEL]
@@ -99,58 +95,47 @@ def test_a_damaged_cache_is_refused(cached, empty_cache, damage):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("given", "said"),
     [
-        ({"start": "2020-13-01"}, "env.options.start=2020-13-01 is no date"),
-        ({"start": "2019-12-01"}, "an episode from 2020-02-21 to 2021-04-30"),
-        ({"start": "2022-01-01"}, "an episode from 2020-02-21 to 2021-04-30"),
-        ({"vaccine_start": "soon"}, "env.options.vaccine_start=soon is no date"),
-        ({"vaccine_interval": 0}, "env.options.vaccine_interval=0"),
-        ({"replay": "everything"}, "one of none, subsidy, stringency, policies, data"),
-        ({"observe_vaccination_rate": 1}, "true or false"),
-        ({"time_limit": 601}, "at most 600 days"),
-        ({"time_limit": 438, "replay": "policies"}, "with replay=policies from 2020-03-22 the data have 437 days"),
-        ({"time_limit": 405, "replay": "data"}, "with replay=data from 2020-03-22 the data have 404 days"),
+        ("options.start=2020-13-01", "env.options.start=2020-13-01 is no date"),
+        ("options.start=2019-12-01", "an episode from 2020-02-21 to 2021-04-30"),
+        ("options.start=2022-01-01", "an episode from 2020-02-21 to 2021-04-30"),
+        ("options.vaccine_start=soon", "env.options.vaccine_start=soon is no date"),
+        ("options.vaccine_interval=0", "env.options.vaccine_interval=0"),
+        ("options.replay=everything", "one of none, subsidy, stringency, policies, data"),
+        ("options.observe_vaccination_rate=1", "true or false"),
+        ("options.begin=2020-03-22", "no option 'begin'"),
+        ("time_limit=601", "at most 600 days"),
+        ("time_limit=438 env.options.replay=policies", "with replay=policies from 2020-03-22 the data have 437 days"),
+        ("time_limit=405 env.options.replay=data", "with replay=data from 2020-03-22 the data have 404 days"),
     ],
 )
-def test_bad_options_are_told_in_one_line(options, said):
+def test_bad_options_are_told_in_one_line_before_a_run(given, said):
     with pytest.raises(UserError, match=said) as told:
-        made = environment(**options)
-        made.tables(**made.options)
+        load_environment(compose(["env=covid", *f"env.{given}".split()]).env)[0].make_tables()
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("agent.groups.governor.gamma=0.5", "no such group; did you mean 'governors'"),
-        ("env.options.begin=2020-03-22", "no option 'begin'"),
-        ("env.time_limit=601", "at most 600 days"),
-    ],
-)
-def test_bad_overrides_are_told_before_a_run(override, said):
-    with pytest.raises(UserError, match=said):
-        compose(["env=covid", override])
+# What `warprun eval` leaves of a covid run, and the numbers of scripts/compare/covid.py ----------------------------------
 
 
-# What `warprun eval` leaves of a covid run ----------------------------------------------------------------------------
-
-SMALL = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """Return a run whose episodes are no multiple of what is collected at once."""
+    small = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
+    return warprun.train([*small, "env.time_limit=100", "log.live=false", f"run_dir={tmp_path_factory.mktemp('covid')}/run"]).folder
 
 
 @pytest.mark.slow
-def test_evaluation_writes_tables_and_figures(covid_data, tmp_path, capsys, monkeypatch):
-    folder = tmp_path / "run"
-    warprun.train([*SMALL, "env.time_limit=40", "log.live=false", f"run_dir={folder}"])
+def test_evaluation_writes_tables_and_figures(trained, capsys):
+    folder = trained
     assert run(["eval", str(folder), "episodes=1"]) == 0
     said = capsys.readouterr().out
     assert "not for real policy making" in said
-    with open(folder / "eval" / "states.csv") as file:
-        lines = list(csv.DictReader(file))
-    assert len(lines) == 41 * 51
+    lines = rows(folder / "eval" / "states.csv")
+    assert len(lines) == 101 * 51
     assert (lines[0]["date"], lines[0]["state"], lines[0]["stringency"]) == ("2020-03-22", "Alabama", "5")
-    with open(folder / "eval" / "policies.csv") as file:
-        policies = {line["policy"]: line for line in csv.DictReader(file)}
+    policies = {line["policy"]: line for line in rows(folder / "eval" / "policies.csv")}
     assert list(policies) == ["learned", "always open", "always closed", "historical"]
     assert int(policies["always open"]["deaths"]) > int(policies["always closed"]["deaths"])
     figures = sorted(path.stem for path in (folder / "eval").glob("*.png"))
@@ -163,25 +148,12 @@ def test_evaluation_writes_tables_and_figures(covid_data, tmp_path, capsys, monk
 
 
 @pytest.mark.slow
-def test_films_show_the_course_of_the_country(covid_data, tmp_path):
+def test_films_show_the_course_of_the_country(tmp_path):
     pytest.importorskip("matplotlib")
     look_at(tmp_path / "a.gif", "env=covid", "env.time_limit=40")
 
 
-def test_the_map_has_a_tile_for_every_state_of_the_data(covid_data):
-    pytest.importorskip("matplotlib")
-    from warprun.envs.covid.figures import CODES, places
-
-    codes = CODES.split()
-    names = [str(name) for name in data.load().states]
-    assert names == sorted(names) and len(codes) == len(names)
-    assert [code[0] for code in codes] == [name[0] for name in names]
-    assert (names[codes.index("DC")], names[codes.index("ME")]) == ("District of Columbia", "Maine")
-    assert len(set(places())) == len(names)
-
-
 def test_images_reach_tensorboard(tmp_path):
-    """The file is read back by TensorBoard itself."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
@@ -192,24 +164,13 @@ def test_images_reach_tensorboard(tmp_path):
     assert [found.Images(tag)[0].encoded_image_string for tag in found.Tags()["images"]] == [b"\x89PNG\r\n\x1a\n"]
 
 
-# The numbers of scripts/compare/covid.py ------------------------------------------------------------------------------
-
-COVID_RUN = ["env=covid", "tuned=none", "total_steps=16", "n_envs=2", "agent.horizon=8", "agent.minibatches=1", "eval.episodes=1"]
-
-
-@pytest.fixture
-def script():
-    return load("compare.covid")
-
-
 @pytest.mark.slow
-def test_returns_are_those_of_the_evaluation(covid_data, script, tmp_path, monkeypatch):
-    folder = tmp_path / "run"
-    warprun.train([*COVID_RUN, "env.time_limit=100", "log.live=false", f"run_dir={folder}"])  # not a multiple of what is collected at once
+def test_returns_are_those_of_the_evaluation(trained, monkeypatch):
+    script = load("compare.covid")
     monkeypatch.setattr(script, "EPISODES", 20)
-    found = script.returns(folder)
+    found = script.returns(trained)
     best = found["trained, most probable actions"]
-    expected = evaluate_run(folder, episodes=1, greedy=True, device="cpu", seed=0)
+    expected = evaluate_run(trained, episodes=1, greedy=True, device="cpu", seed=0)
     assert [best[group].item() for group in script.GROUPS] == pytest.approx([expected[f"{group}/return"] for group in script.GROUPS])
     drawn = found["untrained"]["payments"]  # in 100 days twice one of 21 levels, nearly uniform
     assert set(drawn * 2) <= set(range(41)) and abs(drawn.mean() - 10) < 4

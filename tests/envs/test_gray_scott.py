@@ -1,4 +1,4 @@
-"""The Gray-Scott reaction: its scheme against spectral and closed solutions, its balances, what ends an episode, and its ports."""
+"""The Gray-Scott reaction: its scheme against a spectral solution, what ends an episode, and its ports."""
 
 from itertools import pairwise
 from typing import Any
@@ -11,7 +11,6 @@ import warprun
 from warprun.envs import gray_scott as gs
 from warprun.envs.gray_scott import PORTS, SIDE, SUBSTEPS, Params, advance
 
-IDLE = np.zeros((1, PORTS**2), np.float32)
 LENGTH = SIDE * Params().h
 
 
@@ -23,7 +22,6 @@ def laplacian(a: np.ndarray) -> np.ndarray:
 
 
 def euler(u: np.ndarray, v: np.ndarray, p: Params, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return fields after time steps by operations on whole arrays."""
     ratio = p.dt / p.h**2
     for _ in range(steps):
         u = (u + ratio * p.diffusion_u * laplacian(u) + p.dt * p.feed) / (1.0 + p.dt * (p.feed + v**2))
@@ -124,28 +122,6 @@ def test_compiled_kernels_follow_the_scheme() -> None:
         np.testing.assert_allclose(rewards, -10.0 * v.mean((1, 2)) - p.cost * np.abs(actions).mean(1), atol=1e-4)
         assert not terminated.any() and v.max((1, 2)).min() > p.feed + p.kill
     envs.close()
-
-
-def test_without_feed_and_overflow_mass_stays() -> None:
-    """The reaction makes a V of each U, and nothing flows through the walls: u + v is kept through 500 time steps, to rounding."""
-    envs, seen = environments(params={"feed": 0.0, "kill": 0.0})
-    before = seen.sum((1, 2, 3), dtype=np.float64)
-    for _ in range(50):
-        seen, *_ = stepped(envs, np.repeat(IDLE, 3, 0))
-    np.testing.assert_allclose(seen.sum((1, 2, 3), dtype=np.float64), before, rtol=2e-6)
-    assert seen[:, 1].mean() > 0.3  # the reaction went on
-    envs.close()
-
-
-def test_a_wave_that_only_diffuses_decays_as_the_scheme_says() -> None:
-    """cos(pi m x / LENGTH) is an eigenvector: a time step takes the part 4 D dt / h^2 sin(pi m / 2 side)^2 of it."""
-    side, m, p = 8, 3, Params(feed=0.0, kill=0.0)
-    wave = np.cos(np.pi * m * (np.arange(side) + 0.5) / side)
-    field = np.stack((0.5 + 0.1 * np.tile(wave, (side, 1)), np.zeros((side, side))))
-    left = 1.0 - 4.0 * p.diffusion_u * p.dt / p.h**2 * np.sin(np.pi * m / (2 * side)) ** 2
-    found = advanced(field, p, 5)
-    np.testing.assert_allclose(found[0] - 0.5, 0.1 * left**5 * np.tile(wave, (side, 1)), atol=1e-14)
-    assert not found[1].any()
 
 
 def test_a_fire_that_is_out_stays_out() -> None:

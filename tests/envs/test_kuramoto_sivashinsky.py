@@ -1,4 +1,4 @@
-"""The Kuramoto-Sivashinsky equation: its scheme against another one, its balances and steady states, and runs."""
+"""The Kuramoto-Sivashinsky equation: its scheme against another one, its steady states, and runs."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -35,7 +35,6 @@ def one_thread() -> Iterator[None]:
 
 
 def derivative(u: np.ndarray, order: int) -> np.ndarray:
-    """Return a derivative of fields [..., POINTS]."""
     found: np.ndarray = np.fft.irfft((1j * WAVES) ** order * np.fft.rfft(u), POINTS)
     return found
 
@@ -51,7 +50,7 @@ def slope(u: np.ndarray, force: np.ndarray) -> np.ndarray:
     return kept(force - u * derivative(u, 1) - derivative(u, 2) - derivative(u, 4))
 
 
-def runge_kutta(u: np.ndarray, force: np.ndarray, time: float, step: float = 1e-3) -> np.ndarray:
+def runge_kutta(u: np.ndarray, force: np.ndarray, time: float, step: float = 2e-3) -> np.ndarray:
     """Return fields after some time by the classical method, whose step is stable for the fastest decay."""
     for _ in range(round(time / step)):
         a = slope(u, force)
@@ -84,30 +83,6 @@ def test_a_field_follows_the_equation() -> None:
     assert all(coarse / fine > 6 for coarse, fine in pairwise(errors)), errors
 
 
-def test_the_energy_grows_by_slopes_and_forces_and_falls_by_curvature() -> None:
-    """d/dt mean(u^2 / 2) = mean(u_x^2) - mean(u_xx^2) + mean(u f), and d/dt mean(u) = mean(f): u u_x does no work."""
-    u, force = some_fields()
-    step, now = 0.01, advanced(u, force, 0.5, 0.01)
-    before, after = advanced(u, force, 0.49, step), advanced(u, force, 0.51, step)
-    rate = (np.square(after) - np.square(before)).mean(1) / (4 * step)
-    work = np.square(derivative(now, 1)).mean(1) - np.square(derivative(now, 2)).mean(1) + (now * kept(force)).mean(1)
-    np.testing.assert_allclose(rate, work, atol=1e-4)
-    assert np.abs(work).max() > 0.05
-    np.testing.assert_allclose(now.mean(1) - u.mean(1), 0.5 * force.mean(1), atol=1e-12)
-
-
-def test_the_flow_knows_no_place_and_no_side() -> None:
-    u, force = some_fields()
-    after = advanced(u, force, 4.0, ks.TIME_STEP)
-    moved = advanced(np.roll(u, 5, 1), np.roll(force, 5, 1), 4.0, ks.TIME_STEP)
-    np.testing.assert_allclose(moved, np.roll(after, 5, 1), atol=1e-10)
-
-    def mirrored(field: np.ndarray) -> np.ndarray:
-        return -np.roll(field[:, ::-1], 1, 1)
-
-    np.testing.assert_allclose(advanced(mirrored(u), mirrored(force), 4.0, ks.TIME_STEP), mirrored(after), atol=1e-10)
-
-
 @pytest.mark.parametrize("target", TARGETS)
 def test_targets_are_the_published_steady_states(target: int) -> None:
     """Energies of Cvitanovic, Davidchack and Siminos 2010."""
@@ -127,13 +102,6 @@ def test_targets_are_unstable(target: int, growth: float, frequency: float) -> N
     assert len(largest) == 2
     np.testing.assert_allclose(largest.real, growth, atol=1e-4)
     np.testing.assert_allclose(np.abs(largest.imag), frequency, atol=1e-4)
-
-
-def test_four_actuators_cannot_reach_a_wave_that_grows_at_rest() -> None:
-    """sin(4 pi x / LENGTH) is 0 at all of them, so that none of them acts on it; five reach it."""
-    wave = np.sin(4 * np.pi * GRID / LENGTH)
-    assert np.abs(ks.actuator_shapes(4) @ wave).max() < 1e-12 < 0.1 < np.abs(ks.actuator_shapes(5) @ wave).max()
-    assert ks.GROWTH[2] > 0.2
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pytest
 
+from tests.words import words
 from warprun.environment import Environment
 from warprun.envs.tag import continuous, gridworld
 from warprun.errors import UserError
@@ -23,14 +24,23 @@ GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "tag_golden.npz")
 TOLERANCE = 1e-5
 STATE = {"x": "x", "y": "y", "v": "speed", "th": "direction", "acc": "acceleration"}
 """Names in the golden file -> fields."""
+OPTIONS, PARAMS = (
+    dict(pair.split("=") for pair in words(text))
+    for text in (
+        "neighbours=k acceleration_levels=na min_acceleration=amin max_acceleration=amax turn_levels=nw min_turn=wmin max_turn=wmax",
+        """
+        length=L episode=T max_speed=vmax skill_tagger=skill_t skill_runner=skill_r tagging_distance=tagdist tag_reward=tag
+        tag_penalty=pen end_reward=end step_tagger=step_t step_runner=step_r edge_penalty=edge exits=exits
+        """,
+    )
+)
+"""Options and parameters of the plane -> names in the golden file."""
 
 
 Rows: TypeAlias = dict[str, np.ndarray]
 
 
 class After(NamedTuple):
-    """What a step led to."""
-
     state: Rows
     """Field -> [N, all actors]."""
     reward: np.ndarray
@@ -104,34 +114,9 @@ def gridworld_of(given: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def continuous_of(given: dict[str, Any]) -> tuple[Any, Any]:
-    made = continuous.environment(
-        given["taggers"],
-        given["runners"],
-        "full" if given["full"] else "near",
-        neighbours=given["k"],
-        acceleration_levels=given["na"],
-        min_acceleration=given["amin"],
-        max_acceleration=given["amax"],
-        turn_levels=given["nw"],
-        min_turn=given["wmin"],
-        max_turn=given["wmax"],
-    )
-    params = continuous.Params(
-        length=given["L"],
-        episode=given["T"],
-        max_speed=given["vmax"],
-        skill_tagger=given["skill_t"],
-        skill_runner=given["skill_r"],
-        tagging_distance=given["tagdist"],
-        tag_reward=given["tag"],
-        tag_penalty=given["pen"],
-        end_reward=given["end"],
-        step_tagger=given["step_t"],
-        step_runner=given["step_r"],
-        edge_penalty=given["edge"],
-        exits=given["exits"],
-    )
-    return made, params
+    options = {name: given[key] for name, key in OPTIONS.items()}
+    made = continuous.environment(given["taggers"], given["runners"], "full" if given["full"] else "near", **options)
+    return made, continuous.Params(**{name: given[key] for name, key in PARAMS.items()})
 
 
 @pytest.mark.parametrize("block", ["grid_full", "grid_near", "grid_default"])
@@ -168,11 +153,11 @@ def test_actors_start_where_the_options_say() -> None:
     assert (x == x[0]).all() and len(np.unique(x)) == 32
     other = beginnings(continuous.environment(2, 30, start="fixed", start_seed=6), continuous.Params(), 3, "x")
     assert (other != x).all()
-    fresh = continuous.environment(2, 30), continuous.Params(length=3.0), 20
-    x, direction = beginnings(*fresh, "x"), beginnings(*fresh, "direction")
-    assert len(np.unique(x)) > 600 and 0.0 <= x.min() < 0.1 and 2.9 < x.max() < 3.0
+    fresh = continuous.environment(2, 30), continuous.Params(length=3.0)
+    x, direction = beginnings(*fresh, 10, "x"), beginnings(*fresh, 1, "direction")
+    assert len(np.unique(x)) > 300 and 0.0 <= x.min() < 0.1 and 2.9 < x.max() < 3.0
     np.testing.assert_allclose(np.unique(direction), np.arange(4) * np.pi / 2, atol=1e-6)
-    pool = gridworld.environment(5, start="pool"), gridworld.Params(size=4), 50
+    pool = gridworld.environment(5, start="pool"), gridworld.Params(size=4), 20
     x = beginnings(*pool, "x")
     assert set(np.unique(x[:, :5])) == {1, 2, 3} and (x[:, 5] == 0).all()
 

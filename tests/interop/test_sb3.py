@@ -37,25 +37,6 @@ def test_infos_of_ended_episodes():
     assert truncated and terminated
 
 
-def test_infos_that_are_shared_cannot_be_written():
-    envs = warprun.make_sb3("cartpole", 3)
-    envs.reset()
-    infos = envs.step(np.zeros(3, np.int64))[3]
-    with pytest.raises(TypeError, match="shared"):
-        infos[0]["mine"] = 1
-    own = infos[0].copy()
-    own["mine"] = 1
-    assert infos[1] == {}
-
-
-def test_the_seed_decides_the_episodes():
-    first, second = (warprun.make_sb3("cartpole", 5) for _ in range(2))
-    for envs in (first, second):
-        envs.seed(9)
-    np.testing.assert_array_equal(first.reset(), second.reset())
-    assert (first.reset() != second.reset()).sum() == 0
-
-
 @pytest.mark.filterwarnings("ignore:The environment is already wrapped")
 def test_wrappers_and_ppo_run():
     envs = vec_env.VecNormalize(vec_env.VecMonitor(warprun.make_sb3("cartpole", 16)))
@@ -65,8 +46,17 @@ def test_wrappers_and_ppo_run():
     assert model.ep_info_buffer and 5 < np.mean([info["r"] for info in model.ep_info_buffer]) < 100
 
 
-def test_attributes():
-    envs = warprun.make_sb3("cartpole", 4)
+def test_attributes_seeds_and_infos():
+    envs, other = (warprun.make_sb3("cartpole", 4) for _ in range(2))
+    envs.seed(9)
+    other.seed(9)
+    for _ in range(2):
+        np.testing.assert_array_equal(envs.reset(), other.reset())
+    infos = envs.step(np.zeros(4, np.int64))[3]
+    with pytest.raises(TypeError, match="shared"):
+        infos[0]["mine"] = 1
+    infos[0].copy()["mine"] = 1
+    assert infos[1] == {}
     assert envs.get_attr("render_mode", [1, 2]) == [None, None]
     with pytest.raises(UserError, match="cannot be set"):
         envs.set_attr("gravity", 1.0)

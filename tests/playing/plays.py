@@ -14,7 +14,13 @@ from warprun.config.schema import load_environment
 from warprun.playing.play import Order, Played, play
 from warprun.runs.build import Setup, set_up
 
-MARKET = ["env=cartpole", "env.name=market", "env.module=tests.environments.market"]
+
+def of_tests(name: str, folder: str = "environments") -> list[str]:
+    """Return the settings of an environment of the tests."""
+    return ["env=cartpole", f"env.name={name}", f"env.module=tests.{folder}.{name}"]
+
+
+MARKET, PINBALL = of_tests("market"), of_tests("pinball")
 SMALL = words("""
     tuned=none device=cpu concurrency.threads=1 agent.network.hidden=[4] n_envs=4 agent.minibatches=1 log.live=false
 """)
@@ -27,7 +33,6 @@ def made(*overrides: str) -> tuple[Setup, ModuleType]:
 
 
 def play_random(*overrides: str, **order: object) -> list[Played]:
-    """Play random actions."""
     setup, module = made(*overrides)
     return list(play(setup, module, None, Order(**order)))  # type: ignore[arg-type]
 

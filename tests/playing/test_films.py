@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from tests.environments import market
-from tests.playing.plays import MARKET, look_at, made, numbers, play_random, rows
+from tests.playing.plays import MARKET, PINBALL, look_at, made, numbers, of_tests, play_random, rows
 from tests.playing.screen import LENGTH
+from tests.selection import few
 from warprun.errors import UserError
 from warprun.playing import rendered
 from warprun.playing.drawing import Drawing, Picture
@@ -34,18 +35,7 @@ def drawn(tmp_path: Path, draw: Any, *overrides: str, **order: Any) -> None:
     list(play(setup, module, None, Order(records=(tmp_path / "a.gif",), **order)))
 
 
-def test_a_gif_has_a_frame_for_every_nth_step_and_the_last(tmp_path: Path) -> None:
-    played = play_random("env=cartpole", episodes=2, every=5, fps=20.0, records=(tmp_path / "a.gif", tmp_path / "a.csv"))
-    with Image.open(tmp_path / "a.gif") as film:
-        frames = sum(episode.steps // 5 + 1 + (episode.steps % 5 > 0) for episode in played)
-        assert film.n_frames == frames  # type: ignore[attr-defined]
-        assert film.info["duration"] == 50
-        assert film.info["loop"] == 0
-        assert film.size == (480, 160)
-
-
 def moving(count: int) -> list[np.ndarray]:
-    """Return frames with a bright square that moves."""
     frames = []
     for n in range(count):
         frame = np.full((41, 61, 3), 255, np.uint8)
@@ -61,10 +51,20 @@ def test_a_gif_shows_the_frames_that_it_was_given(tmp_path: Path) -> None:
         for frame in frames:
             add(frame)
     with Image.open(tmp_path / "a.gif") as film:
-        assert film.n_frames == 12  # type: ignore[attr-defined]
+        assert (film.n_frames, film.info["duration"], film.info["loop"]) == (12, 40, 0)  # type: ignore[attr-defined]
         for n, frame in enumerate(frames):
             film.seek(n)
             np.testing.assert_allclose(np.asarray(film.convert("RGB"), int), frame, atol=8)
+
+
+def pictures(page: Path) -> list[np.ndarray]:
+    found = re.findall(r'^"([A-Za-z0-9+/=]+)",$', page.read_text(), flags=re.MULTILINE)
+    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(picture)))) for picture in found]
+
+
+def shown(page: Path) -> list[int]:
+    """Return the brightness of every picture of a page."""
+    return [int(picture[0, 0, 0]) for picture in pictures(page)]
 
 
 def test_a_page_is_self_contained(tmp_path: Path) -> None:
@@ -72,12 +72,8 @@ def test_a_page_is_self_contained(tmp_path: Path) -> None:
     with html(tmp_path / "a.html", 30) as add:
         for frame in frames:
             add(frame)
-    page = (tmp_path / "a.html").read_text()
-    assert not re.search(r"https?:|//\w|src=|href=|@import|url\(", page)
-    pictures = re.findall(r'^"([A-Za-z0-9+/=]+)",$', page, flags=re.MULTILINE)
-    assert len(pictures) == 7
-    for picture, frame in zip(pictures, frames, strict=True):
-        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(picture)))), frame)
+    assert not re.search(r"https?:|//\w|src=|href=|@import|url\(", (tmp_path / "a.html").read_text())
+    np.testing.assert_array_equal(pictures(tmp_path / "a.html"), frames)
 
 
 def test_a_video_has_all_frames(tmp_path: Path) -> None:
@@ -138,9 +134,6 @@ def test_draw_gets_what_functions_of_the_environment_get(tmp_path: Path) -> None
     # The last of them has the states of all before.
     prices = np.stack([now.state["producers"].price for now in seen])
     np.testing.assert_array_equal(seen[-1].past["producers"].price, prices)
-    np.testing.assert_array_equal(
-        prices[:, 0] * 0 + [now.state["producers"].visits[0, 0] for now in seen], seen[-1].past["producers"].visits[:, 0, 0]
-    )
 
 
 def test_of_one_group_draw_gets_the_values_themselves(tmp_path: Path) -> None:
@@ -155,17 +148,15 @@ def test_of_one_group_draw_gets_the_values_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("every", [1, 2])
-def test_the_state_after_a_fault_is_not_drawn(tmp_path: Path, every: int) -> None:
+def test_the_state_after_a_fault_is_not_drawn(tmp_path: Path) -> None:
     seen = []
 
     def draw(axes: Any, step: Any, observation: Any, past: Any) -> None:
         assert np.isfinite(observation).all()
         seen.append((step, len(past.x)))
 
-    flawed = ["env.name=flawed", "env.module=tests.environments.flawed", "env.params.flaw=3", "env.params.step=2"]
-    drawn(tmp_path, draw, "env=cartpole", *flawed, "env.on_nan=reset", every=every)
-    assert seen == [(step, step + 1) for step in range(0, 2, every)]
+    drawn(tmp_path, draw, *of_tests("flawed"), "env.params.flaw=3", "env.params.step=2", "env.on_nan=reset")
+    assert seen == [(0, 1), (1, 2)]
 
 
 def test_of_what_draw_returns_every_frame_of_an_episode_is_shown(tmp_path: Path) -> None:
@@ -231,10 +222,7 @@ def grows(axes: Any, step: Any) -> None:
     [
         (None, "env=cartpole has no pictures: define draw(axes, state, p) beside `environment` in drawn.py, see docs/policies.md"),
         ("picture", "drawn.py: draw must be a function, draw(axes, state, p)"),
-        (
-            wrong_argument,
-            "in wrong_argument: unknown argument 'states'; it can have axes, state, p, tables, observation, action, step, past",
-        ),
+        (wrong_argument, "in wrong_argument: unknown argument 'states'; it can have axes, state, p, tables, observation, action, step"),
         (shows_wrong_argument, "in wrong_argument: unknown argument 'states'; it can have axes, state"),
         (raises, "in raises: ValueError: no such color"),
         (grows, "draw of cartpole changes the size of the figure"),
@@ -250,22 +238,14 @@ def test_a_wrong_draw_is_one_line_and_leaves_no_file(tmp_path: Path, draw: Any, 
 
 
 SHIPPED = [
-    "cartpole",
-    "pendulum",
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ("acrobot", "mountain_car", "mountain_car_continuous", "t_maze")),
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ("gray_scott", "heat_equation")),
+    *("cartpole", "pendulum", "acrobot", "mountain_car", "mountain_car_continuous", "t_maze", "gray_scott", "heat_equation", "booster"),
+    *("catalysis env.time_limit=120", "catalysis_continuous env.scenario=muller_brown env.time_limit=120"),
 ]
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_environments_have_pictures(tmp_path: Path, name: str) -> None:
-    look_at(tmp_path / "a.gif", f"env={name}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [["env=catalysis"], ["env=catalysis_continuous", "env.scenario=muller_brown"]], ids=lambda o: o[0])
-def test_catalysis_has_pictures(tmp_path: Path, options: list[str]) -> None:
-    look_at(tmp_path / "a.gif", *options, "env.time_limit=120")
+@pytest.mark.parametrize("options", few(SHIPPED, "cartpole"))
+def test_shipped_environments_have_pictures(tmp_path: Path, options: str) -> None:
+    look_at(tmp_path / "a.gif", *f"env={options}".split())
 
 
 def test_pictures_are_of_the_shown_state() -> None:
@@ -278,6 +258,7 @@ def test_pictures_are_of_the_shown_state() -> None:
         states = {"agent": {name: np.array([value], np.float32) for name, value in fields.items()}}
         moment = Moment(0, states, {"agent": np.zeros((1, 4), np.float32)}, typed(module.Params()), None)
         frame = drawing.frame(moment, "").astype(int)
+        assert frame.shape == (160, 480, 3)
         orange = (frame[..., 0] > 180) & (frame[..., 2] < 60)
         places.append(np.nonzero(orange)[1].mean())
     assert places[1] == pytest.approx(240, abs=3)
@@ -287,21 +268,14 @@ def test_pictures_are_of_the_shown_state() -> None:
 
 # Films of environments that render themselves -------------------------------------------------------------------------
 
-SCREEN = ["env=cartpole", "env.name=screen", "env.module=tests.playing.screen"]
+SCREEN = of_tests("screen", "playing")
+VECTOR = ["env=gymnasium", "env.id=CartPole-v1", "env.vector=true", "env.kwargs.vectorization_mode=sync"]
 
 
-def shown(page: Path) -> list[int]:
-    """Return the brightness of every picture of a page."""
-    found = re.findall(r'^"([A-Za-z0-9+/=]+)",$', page.read_text(), flags=re.MULTILINE)
-    return [int(np.asarray(Image.open(io.BytesIO(base64.b64decode(picture))))[0, 0, 0]) for picture in found]
-
-
-@pytest.mark.parametrize("every", [1, 3])
-def test_frames_are_those_of_their_steps_and_of_the_end(tmp_path: Path, every: int) -> None:
-    played = play_random(*SCREEN, episodes=3, every=every, records=(tmp_path / "a.html", tmp_path / "a.csv"))
+def test_frames_are_those_of_their_steps_and_of_the_end(tmp_path: Path) -> None:
+    played = play_random(*SCREEN, episodes=3, every=3, records=(tmp_path / "a.html", tmp_path / "a.csv"))
     assert [(episode.steps, episode.end) for episode in played] == [(LENGTH, "terminated")] * 3
-    one = [10 * step for step in range(LENGTH + 1) if step % every == 0 or step == LENGTH]
-    assert shown(tmp_path / "a.html") == one * 3
+    assert shown(tmp_path / "a.html") == [0, 30, 60, 10 * LENGTH] * 3
     acted = [row for row in rows(tmp_path / "a.csv") if row["reward"]]
     np.testing.assert_array_equal(numbers(acted, "obs.0")[:, 0], numbers(acted, "step")[:, 0])
     assert not rendered._made
@@ -340,17 +314,13 @@ def test_a_class_without_a_render_mode_is_rendered_as_it_is(tmp_path: Path, monk
     plain = ["env=cartpole", "env.name=plain", "env.module=./plain.py"]
     play_random(*plain, records=(tmp_path / "a.html",))
     assert shown(tmp_path / "a.html") == [10 * step for step in range(LENGTH + 1)]
-    with pytest.raises(
-        UserError, match=r"returned None; render_mode='rgb_array' is given to a class that takes it; or define draw\(axes, obs"
-    ):
+    with pytest.raises(UserError, match=r"returned None; render_mode='rgb_array' is given to a class that takes it; or define draw"):
         play_random(*plain, "env.kwargs.given=false", records=(tmp_path / "a.html",))
 
 
 def test_the_copy_in_a_run_is_not_named_as_a_file_to_edit() -> None:
-    setup, module = made("env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball")
-    with pytest.raises(
-        UserError, match=r"define draw\(axes, observation\) beside `environment` for later runs; this run keeps its own copy"
-    ):
+    setup, module = made(*PINBALL)
+    with pytest.raises(UserError, match=r"beside `environment` for later runs; this run keeps its own copy"):
         Drawing(module, setup.environment, None, "pinball", copied=True)
 
 
@@ -358,18 +328,9 @@ def test_the_copy_in_a_run_is_not_named_as_a_file_to_edit() -> None:
     ("overrides", "message"),
     [
         ([*SCREEN, "env.kwargs.shape=[4,6]"], "render of screen must return an array [height, width, 3] of uint8; it returned array"),
-        (
-            ["env=cartpole", "env.name=blind", "env.module=tests.playing.blind"],
-            "blind has no render(), so there are no pictures; or define draw(axes, obs",
-        ),
-        (
-            ["env=gymnasium", "env.id=CartPole-v1", "env.vector=true", "env.kwargs.vectorization_mode=sync"],
-            "vectorized environments have no pictures",
-        ),
-        (
-            ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"],
-            "env=pinball has no pictures: define draw(axes, observation)",
-        ),
+        (of_tests("blind", "playing"), "blind has no render(), so there are no pictures; or define draw(axes, obs"),
+        (VECTOR, "vectorized environments have no pictures"),
+        (PINBALL, "env=pinball has no pictures: define draw(axes, observation)"),
     ],
     ids=["shape", "no render", "vector", "simulator"],
 )

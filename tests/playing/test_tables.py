@@ -12,7 +12,7 @@ import warprun
 from tests.compiled import compiled
 from tests.environments.pinball import SPEC
 from tests.playing import counted
-from tests.playing.plays import MARKET, SMALL, made, numbers, play_random, rows
+from tests.playing.plays import MARKET, PINBALL, SMALL, made, numbers, of_tests, play_random, rows
 from tests.simulation.external import misbehaving
 from warprun.errors import TrainingFailed
 from warprun.kernels.sampling import to_bounds
@@ -92,7 +92,7 @@ def test_the_table_has_the_numbers_of_the_arrays(tmp_path: Path) -> None:
     assert len(ends) == 3 * 5
 
 
-def test_actions_are_those_that_the_environment_gets(tmp_path: Path) -> None:
+def test_actions_are_those_that_the_environment_gets() -> None:
     box = Box(4, (-2.0, 0.0, -np.inf, -0.5), (2.0, 0.3, np.inf, np.inf))
     given = np.random.default_rng(0).normal(scale=2.0, size=(1000, 4)).astype(np.float32)
     found = in_environment_units(box, given)
@@ -103,15 +103,6 @@ def test_actions_are_those_that_the_environment_gets(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[:, n], np.array(expected, np.float32))
     np.testing.assert_array_equal(found[:, 2], given[:, 2])
     np.testing.assert_array_equal(found[:, 3], np.maximum(given[:, 3], np.float32(-0.5)))
-    play_random("env=pendulum", records=(tmp_path / "a.npz",))
-    arrays = np.load(tmp_path / "a.npz")
-    theta, omega = (arrays[f"agent/state/{name}"][:, 0].astype(float) for name in ("theta", "omega"))
-    torque = arrays["agent/action"][:, 0, 0].astype(float)
-    np.testing.assert_allclose(np.clip(omega[:-1] + 0.05 * (15 * np.sin(theta[:-1]) + 3 * torque), -8, 8), omega[1:], atol=1e-4)
-    assert 1.9 < np.abs(torque).max() <= 2.0
-
-
-COUNTED = ["env=cartpole", "env.name=counted", "env.module=tests.playing.counted", "env.time_limit=20"]
 
 
 @pytest.mark.parametrize(("multi", "first", "second"), [("false", {10, 11, 12}, None), ("true", {5, 6}, {-1, 0, 1})])
@@ -119,7 +110,8 @@ def test_choices_are_counted_as_the_environment_counts_them(tmp_path: Path, mult
     """In both kinds of records and for `draw`."""
     pytest.importorskip("matplotlib")
     counted.drawn.clear()
-    play_random(*COUNTED, f"env.kwargs.multi={multi}", records=(tmp_path / "a.csv", tmp_path / "a.npz", tmp_path / "a.gif"))
+    settings = [*of_tests("counted", "playing"), "env.time_limit=12", f"env.kwargs.multi={multi}"]
+    play_random(*settings, records=(tmp_path / "a.csv", tmp_path / "a.npz", tmp_path / "a.gif"))
     arrays, table = np.load(tmp_path / "a.npz"), [row for row in rows(tmp_path / "a.csv") if row["reward"] != ""]
     actions = arrays["agent/action"][:, 0]
     assert actions.dtype == np.int32 and set(actions[:, 0].tolist()) == first
@@ -130,11 +122,9 @@ def test_choices_are_counted_as_the_environment_counts_them(tmp_path: Path, mult
     np.testing.assert_array_equal(np.reshape([given for given in counted.drawn if given is not None], actions.shape), actions)
 
 
-@pytest.mark.long
-def test_randomized_parameters_are_those_of_the_episode(tmp_path: Path) -> None:
-    play_random(
-        "env=pendulum", "env.randomize.gravity=[5,20]", "env.time_limit=20", episodes=3, records=(tmp_path / "a.csv", tmp_path / "a.npz")
-    )
+def test_randomized_parameters_and_actions_are_those_of_the_episode(tmp_path: Path) -> None:
+    records = (tmp_path / "a.csv", tmp_path / "a.npz")
+    play_random("env=pendulum", "env.randomize.gravity=[5,20]", "env.time_limit=20", episodes=3, records=records)
     arrays = np.load(tmp_path / "a.npz")
     assert len(set(arrays["p/gravity"].tolist())) == 3
     table = rows(tmp_path / "a.csv")
@@ -144,6 +134,7 @@ def test_randomized_parameters_are_those_of_the_episode(tmp_path: Path) -> None:
         theta, omega, torque = numbers(own, "state.theta", "state.omega", "action").T.astype(float)
         after = np.clip(omega[:-1] + 0.05 * (1.5 * gravity * np.sin(theta[:-1]) + 3 * torque[:-1]), -8, 8)
         np.testing.assert_allclose(after, omega[1:], atol=1e-4)
+    assert 1.8 < np.nanmax(np.abs(numbers(table, "action"))) <= 2.0
 
 
 def test_a_record_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
@@ -157,8 +148,6 @@ def test_a_record_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 # Which episodes are played: those of `warprun eval`, uniform actions, and simulators without kernels
-
-PINBALL = ["env=cartpole", "env.name=pinball", "env.module=tests.environments.pinball"]
 
 
 @pytest.mark.by_default(0)
@@ -203,7 +192,7 @@ def test_random_choices_are_uniform_and_allowed(tmp_path: Path) -> None:
 
 @pytest.mark.by_default(0)
 def test_random_numbers_are_uniform_within_their_bounds() -> None:
-    setup, _ = made("env=cartpole", "env.name=crane", "env.module=tests.environments.crane", "eval.max_steps=400")
+    setup, _ = made(*of_tests("crane"), "eval.max_steps=400")
     policy = RandomPolicy(setup.environment.spec, 0)
     moments = list(episodes_of(setup, policy, 0, 1, True).moments(0))
     actions = np.stack([moment.taken.actions["cranes"] for moment in moments if moment.taken])
@@ -213,36 +202,34 @@ def test_random_numbers_are_uniform_within_their_bounds() -> None:
 
 
 FAULTY = {
-    "gymnasium": ["env.name=misbehaving", "env.module=tests.simulation.external.misbehaving", "env.kwargs.fault=mask", "env.kwargs.when=1"],
-    "kernels": ["env.name=flawed", "env.module=tests.environments.flawed", "env.actions=groups", "env.params.flaw=5", "env.params.step=1"],
+    "gymnasium": [*of_tests("misbehaving", "simulation.external"), "env.kwargs.fault=mask", "env.kwargs.when=1"],
+    "kernels": [*of_tests("flawed"), "env.actions=groups", "env.params.flaw=5", "env.params.step=1"],
 }
 
 
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("kind", FAULTY)
 def test_a_fault_ends_an_episode_as_it_ends_that_of_a_run(tmp_path: Path, kind: str) -> None:
-    made("env=cartpole", *FAULTY[kind])  # a process looks at an environment once, before the first of its episodes
+    made(*FAULTY[kind])  # a process looks at an environment once, before the first of its episodes
 
     def begin() -> None:
         misbehaving.made.clear()
         misbehaving.Misbehaving()  # the next one has the fault
 
     begin()
-    (episode,) = play_random("env=cartpole", *FAULTY[kind], "env.on_nan=reset", records=(tmp_path / "a.npz",))
+    (episode,) = play_random(*FAULTY[kind], "env.on_nan=reset", records=(tmp_path / "a.npz",))
     arrays = np.load(tmp_path / "a.npz")
     group = next(name for name in arrays if name.endswith("/reward"))
     assert (episode.steps, episode.end) == (1, "fault")
     assert arrays["episode/terminated"].tolist() == [True] and not arrays[group].any()
     begin()
     with pytest.raises(TrainingFailed, match=r"in a recorded episode .* forbade every action at step 1 .* with env\.on_nan=reset"):
-        play_random("env=cartpole", *FAULTY[kind])
+        play_random(*FAULTY[kind])
 
 
 @pytest.mark.long
 def test_an_episode_without_an_end_is_cut(tmp_path: Path) -> None:
-    (episode,) = play_random(
-        "env=cartpole", "env.name=crane", "env.module=tests.environments.crane", "eval.max_steps=7", records=(tmp_path / "a.npz",)
-    )
+    (episode,) = play_random(*of_tests("crane"), "eval.max_steps=7", records=(tmp_path / "a.npz",))
     assert (episode.steps, episode.end) == (7, "cut")
     arrays = np.load(tmp_path / "a.npz")
     assert not arrays["episode/terminated"][0] and not arrays["episode/truncated"][0]

@@ -11,10 +11,10 @@ import pytest
 from tests.policies.runs import SHORT
 
 ROOT = Path(__file__).parents[2]
-OFF_POLICY = ["agent.learning_starts=64", "agent.batch_size=16", "agent.utd_ratio=0.2", "agent.normalize_obs=true", "total_steps=800"]
+OFF_POLICY = ["agent.learning_starts=64", "agent.batch_size=16", "agent.utd_ratio=0.2", "agent.normalize_obs=true", "total_steps=400"]
 RUNS = {
     "ppo cartpole": ["env=cartpole", "agent=ppo", "total_steps=1024"],
-    "a2c cartpole": ["env=cartpole", "agent=a2c", "total_steps=1024", "agent.network.shared=false", "agent.normalize_obs=false"],
+    "a2c cartpole": ["env=cartpole", "agent=a2c", "total_steps=256", "agent.network.shared=false", "agent.normalize_obs=false"],
     "ppo pendulum": ["env=pendulum", "agent=ppo", "total_steps=1024", "agent.network.activation=relu"],
     "dqn cartpole": ["env=cartpole", "agent=dqn", *OFF_POLICY],
     "dueling dqn cartpole": ["env=cartpole", "agent=dqn", "agent.dueling=true", *OFF_POLICY],
@@ -23,7 +23,7 @@ RUNS = {
     "sac pendulum": ["env=pendulum", "agent=sac", *OFF_POLICY],
     "quantiles cartpole": ["env=cartpole", "agent=dqn", "agent.quantiles=5", *OFF_POLICY],
     "ppo market": ["env=market", "agent=ppo", "total_steps=512", "agent.groups.regulator.network.hidden=[8]"],
-    "a2c crane": ["env=crane", "agent=a2c", "total_steps=1024", "eval.max_steps=20"],
+    "a2c crane": ["env=crane", "agent=a2c", "total_steps=256", "eval.max_steps=20"],
 }
 """Discrete, masks and MultiDiscrete in two groups, Box with finite and infinite bounds."""
 

@@ -47,7 +47,6 @@ Trained = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Return a function from the name of a run to its folder."""
     home = tmp_path_factory.mktemp("memory")
 
     def made(name: str) -> Path:
@@ -74,19 +73,6 @@ def test_a_run_that_continues_equals_one_that_was_left_alone(trained: Trained, t
     assert alone.keys() == continued.keys()
     assert not [key for key in alone if "evaluator" not in key and not torch.equal(alone[key], continued[key])]
     assert alone["trajectory/agent/carry"].abs().sum() > 0
-
-
-def test_what_is_remembered_counts_when_a_run_continues(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison above sees a carry that is lost."""
-    from warprun.simulation.trajectory import Trajectory
-
-    with chdir(tmp_path):
-        warprun.train([*SHORT, *RUNS["maze"], f"total_steps={STEPS // 2}", "run_dir=run"])
-        kept = Trajectory.state
-        monkeypatch.setattr(Trajectory, "state", lambda self: {name: tensor.clone() for name, tensor in kept(self).items()})  # not live
-        assert run(["resume=run", f"total_steps={STEPS}"]) == 0
-    name = "agent/agent/parameters"
-    assert not torch.equal(checkpoint.load(trained("maze")).tensors[name], checkpoint.load(tmp_path / "run").tensors[name])
 
 
 @pytest.mark.by_default(1)

@@ -1,16 +1,12 @@
 """Observations in every form that programs give them in, against the rows that training gets."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import warprun
-from tests.policies.runs import SHORT
-from tests.words import words
 from warprun.errors import UserError
 from warprun.learning.acting import Acting
 from warprun.policies.export import pictures
@@ -30,26 +26,21 @@ SPEED = spaces.Box(-10.0, 10.0, (2,), np.float32)
 DIALS = spaces.MultiDiscrete([2, 3], start=[1, 9])
 SPACES: dict[str, Any] = {
     "numbers": SPEED,
-    "numbers of two axes": spaces.Box(-1.0, 1.0, (2, 3)),
     "a number without axes": spaces.Box(-1.0, 1.0, ()),
     "bytes of one axis, no picture": spaces.Box(0, 255, (6,), np.uint8),
     "picture": PICTURE,
     "grey picture": spaces.Box(0, 255, (4, 5), np.uint8),
     "true and false": spaces.Box(0, 1, (2, 3), np.bool_),
-    "bits": spaces.MultiBinary(4),
     "bits of two axes": spaces.MultiBinary((2, 3)),
     "choice": spaces.Discrete(3, start=10),
     "choices": spaces.MultiDiscrete([3, 2], start=[5, -1]),
     "choices of two axes": spaces.MultiDiscrete([[3, 2], [2, 4]]),
     "picture beside numbers": spaces.Dict(camera=PICTURE, speed=SPEED),
     "picture beside bytes": spaces.Dict(camera=PICTURE, level=spaces.Box(0, 255, (3,), np.uint8)),
-    "picture beside bits": spaces.Tuple((spaces.MultiBinary(2), PICTURE)),
     "picture beside a choice": spaces.Tuple((PICTURE, spaces.Discrete(4, start=2))),
     "all": spaces.Dict(
         eyes=spaces.Tuple((PICTURE, spaces.Box(0, 255, (6, 4), np.uint8))),
-        inside=spaces.Dict(
-            gear=spaces.Discrete(3, start=-1), lamps=spaces.MultiBinary(3), dials=spaces.MultiDiscrete([2, 3], start=[1, 1])
-        ),
+        inside=spaces.Dict(gear=spaces.Discrete(3, start=-1), lamps=spaces.MultiBinary(3), dials=DIALS),
         speed=SPEED,
     ),
 }
@@ -97,6 +88,7 @@ def group_of(name: str) -> GroupSpec:
 
 
 DARK = np.zeros((4, 5, 3), np.uint8)
+EYES = (DARK, np.zeros((6, 4), np.uint8))
 DIM = np.where(np.arange(60).reshape(4, 5, 3) == 7, 1, DARK).astype(np.uint8)
 
 
@@ -117,47 +109,24 @@ def row(picture: float, *rest: float) -> np.ndarray:
     return np.array([picture] * 60 + list(rest))
 
 
+BESIDE, CHOSEN = "picture beside numbers", "picture beside a choice"
 REFUSED: dict[str, tuple[str, Any, str]] = {
-    "neither bytes nor shares": (
-        "picture",
-        row(1.5),
-        "must be a picture of bytes, 0 to 255, or these divided by 255, and",
-    ),
+    "neither bytes nor shares": ("picture", row(1.5), "must be a picture of bytes, 0 to 255, or these divided by 255, and"),
     "more than a byte": ("picture", row(256.0), "columns 0 to 59, must be a picture of bytes, 0 to 255, and has 256 to 256"),
     "signed bytes": ("picture", row(-3).astype(np.int8), "must be a picture of bytes, 0 to 255, and has -3 to -3"),
     "a picture of bool": ("picture", row(1).astype(bool), "must be a picture of bytes, 0 to 255, and has True and False"),
     "NaN in a picture": ("picture", row(np.nan), "obs of group 'agent' has NaN or infinity"),
-    "another size": ("picture beside numbers", np.zeros(61), "must have the shape [..., 62], not [61]"),
-    "a part is missing": ("picture beside numbers", {"camera": DARK}, "obs of group 'agent' has no 'speed'; it must have camera, speed"),
-    "a part in another shape": (
-        "picture beside numbers",
-        {"camera": DARK[:3], "speed": np.zeros(2)},
-        "obs of group 'agent', 'camera' must have the shape [..., 4, 5, 3], not [3, 5, 3]",
-    ),
-    "parts of several sizes": (
-        "picture beside numbers",
-        {"camera": DARK[None], "speed": np.zeros((2, 2))},
-        "obs of group 'agent': its parts are batches of different shapes: [1], [2]",
-    ),
-    "no part of the space": ("picture beside a choice", (DARK, 6), "obs of group 'agent', part 1 has 6, which is not in its space"),
-    "a choice of floats": ("picture beside a choice", (DARK, 3.0), "part 1 must hold integers, as of a Discrete, not torch.float64"),
-    "too few parts": ("picture beside a choice", (DARK,), "obs of group 'agent' must be a tuple of 2 parts, not"),
-    "no tuple inside": ("all", {"eyes": 3, "inside": {}, "speed": 0}, "obs of group 'agent', 'eyes' must be a tuple of 2 parts, not 3"),
-    "no dict inside": (
-        "all",
-        {"eyes": (DARK, np.zeros((6, 4), np.uint8)), "inside": 3, "speed": 0},
-        "obs of group 'agent', 'inside' must be a dict with gear, lamps, dials, not 3",
-    ),
-    "choices that are not one-hot": (
-        "choice",
-        np.array([2, 0, 1]),
-        "columns 0 to 2, must be one-hot, as gymnasium.spaces.flatten",
-    ),
-    "several bare choices": (
-        "choice",
-        np.array([10, 11, 12, 10]),
-        "must have the shape [..., 3], not [4]; a Discrete observation is",
-    ),
+    "another size": (BESIDE, np.zeros(61), "must have the shape [..., 62], not [61]"),
+    "a part is missing": (BESIDE, {"camera": DARK}, "obs of group 'agent' has no 'speed'; it must have camera, speed"),
+    "a part in another shape": (BESIDE, {"camera": DARK[:3], "speed": np.zeros(2)}, "'camera' must have the shape [..., 4, 5, 3]"),
+    "parts of several sizes": (BESIDE, {"camera": DARK[None], "speed": np.zeros((2, 2))}, "batches of different shapes: [1], [2]"),
+    "no part of the space": (CHOSEN, (DARK, 6), "obs of group 'agent', part 1 has 6, which is not in its space"),
+    "a choice of floats": (CHOSEN, (DARK, 3.0), "part 1 must hold integers, as of a Discrete, not torch.float64"),
+    "too few parts": (CHOSEN, (DARK,), "obs of group 'agent' must be a tuple of 2 parts, not"),
+    "no tuple inside": ("all", {"eyes": 3, "inside": {}, "speed": 0}, "'eyes' must be a tuple of 2 parts, not 3"),
+    "no dict inside": ("all", {"eyes": EYES, "inside": 3, "speed": 0}, "'inside' must be a dict with gear, lamps, dials, not 3"),
+    "choices that are not one-hot": ("choice", np.array([2, 0, 1]), "columns 0 to 2, must be one-hot"),
+    "several bare choices": ("choice", np.array([10, 11, 12, 10]), "not [4]; a Discrete observation is"),
     "a choice out of range": ("choice", 0, "obs of group 'agent' has 0, which is not in its space"),
 }
 
@@ -174,18 +143,15 @@ def test_rows_of_environments_that_give_rows_are_not_divided() -> None:
     group = GroupSpec("a", 1, Box(6, fields=(Field(1, (1, 2, 2), kind="image"),)), Discrete(2))
     given = np.array([7.0, 0.0, 1.0, 1.0, 0.0, 200.0], np.float32)
     np.testing.assert_array_equal(read(group, given, None, CPU).obs[0], given)
-    np.testing.assert_array_equal(
-        read(group, np.array([7, 0, 255, 51, 0, 200]), None, CPU).obs[0], np.array([7, 0, 1, 0.2, 0, 200], np.float32)
-    )
+    of_bytes = read(group, np.array([7, 0, 255, 51, 0, 200]), None, CPU).obs[0]
+    np.testing.assert_array_equal(of_bytes, np.float32([7, 0, 1, 0.2, 0, 200]))
     with pytest.raises(UserError, match="columns 1 to 4, must be a picture with floats from 0 to 1"):
         read(group, np.array([7.0, 0.0, 255.0, 51.0, 0.0, 200.0]), None, CPU)
 
 
 def test_export_tells_which_columns_are_pictures() -> None:
-    """A file cannot say what is wrong with its input."""
-    given = ["obs, columns 0 to 59: a picture; give bytes divided by 255", "obs, columns 60 to 83: a picture; give bytes divided by 255"]
-    assert pictures(policy_for("all")) == given
-    assert pictures(policy_for("bits")) == []
+    assert pictures(policy_for("all")) == [f"obs, columns {n}: a picture; give bytes divided by 255" for n in ("0 to 59", "60 to 83")]
+    assert pictures(policy_for("bits of two axes")) == []
 
 
 def policy_for(name: str) -> Policy:
@@ -205,41 +171,3 @@ def test_a_dict_is_an_observation_or_has_the_names_of_groups() -> None:
     assert policy.act(together(space, drawn(space))).shape == (7,)
     with pytest.raises(UserError, match="has no 'speed'"):
         policy.act({"camera": sample["camera"]})
-
-
-CAMERA = """
-import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
-
-
-class Camera:
-    observation_space = Dict(camera=Box(0, 255, (6, 6, 1), np.uint8), speed=Box(-1.0, 1.0, (1,), np.float32))
-    action_space = Discrete(2)
-
-    def reset(self, seed=None):
-        self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), float(action), False, False, {}
-
-
-environment = Camera
-"""
-
-
-@pytest.mark.long
-def test_a_run_keeps_the_space_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "conf" / "env").mkdir(parents=True)
-    (tmp_path / "camera.py").write_text(CAMERA)
-    (tmp_path / "conf" / "env" / "camera.yaml").write_text("name: camera\nmodule: ./camera.py\ntime_limit: 5\n")
-    warprun.train([*SHORT, *words("env=camera agent=ppo agent.network=cnn total_steps=128 agent.horizon=8 run_dir=out")])
-    policy = warprun.load("out")
-    space = spaces.Dict(camera=spaces.Box(0, 255, (6, 6, 1), np.uint8), speed=spaces.Box(-1.0, 1.0, (1,)))
-    (group,) = policy.spec.groups
-    for sample in drawn(space):
-        row = observations(space).flatten(sample)
-        for form in (sample, spaces.flatten(space, sample)):
-            np.testing.assert_array_equal(read(group, form, None, CPU).obs[0], row)
-        assert policy.act(sample) == policy.act(row)

@@ -19,7 +19,6 @@ STEPS = 100
 
 
 def environment(**options: Any) -> Any:
-    """Return the environment of some options."""
     return import_environment(MODULE, options)[0]
 
 

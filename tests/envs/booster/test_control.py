@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.envs.booster.helpers import STEPS, engine, held, step_all
+from tests.envs.booster.helpers import STEPS, engine, held
 from tests.scripts import load
 from warprun.envs.booster import control
 from warprun.envs.booster.control import Episodes, Now, Pid
@@ -21,31 +21,8 @@ class Window:
 
 
 def episodes(disturbance):
-    """Return episodes that begin at rest."""
     zero = np.zeros(len(disturbance))
     return Episodes(zero, zero, zero, zero, disturbance)
-
-
-@pytest.mark.by_default(0)
-@pytest.mark.parametrize("mode", ["corrected", "compat"])
-def test_regulated_episodes_are_those_of_the_environment(mode):
-    """Rewards, ends and currents of random actions, when a regulator wants what they made of VIMIN."""
-    n = 30
-    made = engine(n, mode=mode)
-    actions = np.random.default_rng(5).integers(0, 30, (n, STEPS)).astype(np.int32)
-    actions[:5] = 0
-    found = step_all(made, actions)
-    changes = made.tables.changes.astype(float)
-    moves = changes[actions]
-    course = control.run(lambda now: now.delta + moves[:, now.step], found.episodes, made.params, made.tables)
-    known = np.arange(STEPS) < found.length[:, None]
-    np.testing.assert_array_equal(course.length, found.length)
-    np.testing.assert_allclose(course.iminer[known], found.iminer[known], atol=4e-5)
-    np.testing.assert_allclose(course.delta[known], found.delta[known], atol=2e-6)
-    np.testing.assert_allclose(course.rewards, found.rewards, atol=4e-5)
-    np.testing.assert_allclose(course.returns, found.rewards.sum(1), atol=1e-3)
-    if mode == "compat":
-        assert np.isnan(course.iminer[~known]).all() and (~known).any()
 
 
 def test_published_gains():
@@ -77,7 +54,7 @@ def test_without_weight_the_quadratic_regulator_leaves_the_disturbance():
 
 def test_quadratic_gains_are_optimal():
     """Any other gains cost more on a long course of noise."""
-    weight, d = 1.0, np.random.default_rng(1).normal(0, 0.033, (40, 2000))
+    weight, d = 1.0, np.random.default_rng(1).normal(0, 0.033, (160, 500))
 
     def cost(gains):
         course = control.run(control.StateFeedback(gains), episodes(d), FREE, Window)
@@ -91,17 +68,15 @@ def test_quadratic_gains_are_optimal():
             assert cost(gains + change * np.eye(5)[n]) > least
 
 
-def test_simulated_disturbances_are_those_of_the_environment():
+def test_simulated_disturbances_have_the_moments_of_those_of_the_environment():
     p, steps = Params(), 60
     d = control.simulate(p, 20_000, steps).disturbance
-    made = held(engine(2000, action="continuous", seed=3), steps).episodes.disturbance
     for lag in (0, 5, 10):
         # Both samples of a pair in the burst, one of them, or none.
         pairs = np.array([78 - lag, 2 * lag, 901 - 78 - lag]) / 901
         strength = pairs @ [(p.amplitude + p.burst) ** 2, (p.amplitude + p.burst) * p.amplitude, p.amplitude**2]
         expected = p.noise**2 * (lag == 0) + strength * np.cos(2 * np.pi * lag / 10) / 2
-        for values, error in ((d, 6e-5), (made, 2e-4)):
-            assert (values[:, lag:] * values[:, : steps - lag]).mean() == pytest.approx(expected, abs=error), lag
+        assert (d[:, lag:] * d[:, : steps - lag]).mean() == pytest.approx(expected, abs=6e-5), lag
 
 
 def test_search_finds_a_minimum():

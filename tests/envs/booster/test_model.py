@@ -84,17 +84,22 @@ def test_episodes_of_random_actions_equal_a_reference(plant, mode):
     made = engine(n, plant=plant, mode=mode)
     actions = np.random.default_rng(3).integers(0, 30, (n, STEPS)).astype(np.int32)
     actions[: n // 2, 30:60] = 29  # to the edge
-    found = step_all(made, actions)
-    deltas, iminers, rewards, length = reference(found, start.changes()[actions], made.tables, made.params)
+    found, moves = step_all(made, actions), start.changes()[actions]
+    deltas, iminers, rewards, length = reference(found, moves, made.tables, made.params)
     known = np.arange(STEPS) < length[:, None]
     np.testing.assert_array_equal(found.length, length)
     np.testing.assert_allclose(found.delta[known], deltas[known], atol=2e-6)
     np.testing.assert_allclose(found.iminer[known], iminers[known], atol=4e-5)
     np.testing.assert_allclose(found.rewards, rewards, atol=4e-5)
+    # A regulator that wants what the actions made of VIMIN plays the same episodes.
+    course = control.run(lambda now: now.delta + moves[:, now.step], found.episodes, made.params, made.tables)
+    np.testing.assert_array_equal(course.length, length)
+    np.testing.assert_allclose(course.iminer[known], iminers[known], atol=4e-5)
+    np.testing.assert_allclose(course.returns, rewards.sum(1), atol=1e-3)
     if mode == "corrected":
         assert (length == STEPS).all() and (rewards < -0.5).any()
     else:
-        assert (length < STEPS).all()
+        assert (length < STEPS).all() and np.isnan(course.iminer[~known]).all()
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ import pytest
 
 import warprun
 from tests.envs.booster.helpers import engine
-from tests.playing.plays import look_at
 from tests.scripts import load
 from warprun.cli.main import run
 from warprun.envs.booster import analysis
@@ -60,12 +59,6 @@ def test_evaluation_writes_tables_and_figures(options, tmp_path, capsys):
         assert {file.stem for file in (folder / "eval").glob("*.png")} == {"regulation", "spectrum"}
 
 
-@pytest.mark.slow
-def test_films_show_the_course(tmp_path):
-    pytest.importorskip("matplotlib")
-    look_at(tmp_path / "a.gif", "env=booster")
-
-
 @pytest.fixture
 def script():
     return load("compare.booster")
@@ -80,14 +73,3 @@ def test_features_are_what_an_agent_could_know(script):
     np.testing.assert_allclose(newest[:, 0], before, atol=1e-4)
     assert (found.features[..., -1] == 1).all()
     assert found.features.shape[2] == 13 + 45 + 1
-
-
-def test_regulators_have_errors_over_episodes(script, monkeypatch):
-    returns = np.array([1.0, 2.0, 3.0, 6.0])
-    monkeypatch.setattr(script, "EPISODES", 4)
-    monkeypatch.setattr(script, "record", lambda count, seed, mode: (count, seed, mode))
-    course = script.Course(np.zeros((4, 1)), np.zeros((4, 1)), returns[:, None], np.array([100, 100, 50, 50]))
-    monkeypatch.setattr(script, "regulators", lambda searched, played, action: {f"{searched} {played} {action}": course})
-    found = script.measured_in("compat", "discrete")
-    name = "(500, 2, 'compat') (4, 1, 'compat') discrete"
-    assert found == {f"{name}/return": 3.0, f"{name}/return_error": pytest.approx(2.117, abs=1e-3), f"{name}/length": 75.0}

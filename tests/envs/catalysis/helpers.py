@@ -16,12 +16,10 @@ needs_grids = pytest.mark.skipif(
 
 
 def environment(**options):
-    """Return the environment of some options."""
     return import_environment(MODULE, options)[0]
 
 
 def engine(n_envs=4, horizon=8, params=None, seed=0, auto_reset=True, **options):
-    """Return an engine of some options, reset."""
     made = environment(**options)
     return make(made, "catalysis", n_envs=n_envs, horizon=horizon, seed=seed, params=made.params(**(params or {})), auto_reset=auto_reset)
 

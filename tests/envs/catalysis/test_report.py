@@ -63,9 +63,8 @@ def test_arc_length_takes_the_short_way_across_an_edge():
 def test_elastic_bands_climb_to_the_published_saddles(scenario, saddle, error):
     neb = pytest.importorskip("warprun.envs.catalysis.neb")
     made = landscape(scenario)
-    for path in (optimum.lowest_barrier(made), optimum.highest_return(made, 0.99)):
-        band = neb.climb(made, path.cells)
-        assert band.energies.max() + made.reference == pytest.approx(saddle, abs=error)
+    band = neb.climb(made, optimum.highest_return(made, 0.99).cells)
+    assert band.energies.max() + made.reference == pytest.approx(saddle, abs=error)
 
 
 @needs_grids
