@@ -1,18 +1,18 @@
-"""Several actors as a PettingZoo environment: its own test, and the numbers of the engine of training."""
+"""Several actors as a PettingZoo environment: its own test, and the numbers of the environment in plain Python."""
 
 import sys
 import warnings
 
 import numpy as np
 import pytest
-import torch
 from gymnasium.error import ResetNeeded
 
 import warprun
 from tests.selection import few
-from tests.simulation.rollouts import make
 from warprun.errors import UserError
 from warprun.interop.environments import Wishes, load
+from warprun.simulation.kernel_module import typed
+from warprun.simulation.plain import PlainEnvironment
 
 pettingzoo_test = pytest.importorskip("pettingzoo.test")
 
@@ -48,44 +48,36 @@ def test_pettingzoo_finds_nothing_wrong_and_every_agent_must_act():
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", few([MARKET, "tag_gridworld", "tag_continuous"], MARKET))
-def test_agents_get_what_the_actors_of_training_get(name):
+def test_agents_get_what_the_actors_of_plain_python_get(name):
     env = warprun.make_parallel(name, time_limit=6)
-    engine = make(load(name, Wishes(time_limit=6))[1], name, n_envs=1, horizon=1, seed=5)
-    assert env.possible_agents == [f"{group.name}_{n}" for group in engine.spec.groups for n in range(group.size)]
-    obs, infos = env.reset(seed=5)
+    environment = load(name, Wishes(time_limit=6))[1]
+    plain = PlainEnvironment(environment, seed=5, params=typed(environment.params()), tables=environment.make_tables())
+    agents = {group.name: [f"{group.name}_{n}" for n in range(group.size)] for group in environment.groups}
+    assert env.possible_agents == [agent for own in agents.values() for agent in own]
+    (obs, infos), seen = env.reset(seed=5), plain.reset()
     assert set(obs) == set(infos) == set(env.agents)
+
+    def compare(found, expected):
+        for group, rows in expected.items():
+            np.testing.assert_allclose([found[agent] for agent in agents[group]], rows, rtol=2e-6, atol=2e-6)
+
     for _ in range(6):
-        assert _rows(engine, 0) == {agent: _plain(seen) for agent, seen in obs.items()}
+        compare({agent: _plain(own) for agent, own in obs.items()}, seen.observation)
         actions = {agent: env.action_space(agent).sample(_mask_of(obs[agent])) for agent in env.agents}
-        for name, taken in engine.trajectory.groups.items():
-            given = [np.atleast_1d(actions[f"{name}_{n}"]) for n in range(taken.action.shape[2])]
-            taken.action[0, 0] = torch.from_numpy(np.array(given, np.int32))
-        engine.step(0)
+        taken = plain.step({group: np.array([np.atleast_1d(actions[agent]) for agent in own]) for group, own in agents.items()})
         obs, rewards, terminated, truncated, _ = env.step(actions)
-        for name, taken in engine.trajectory.groups.items():
-            for n, reward in enumerate(taken.reward[0, 0].tolist()):
-                assert rewards[f"{name}_{n}"] == reward
-        assert set(truncated.values()) == {bool(engine.trajectory.truncated[0, 0])}
-        assert set(terminated.values()) == {bool(engine.trajectory.terminated[0, 0])}
-        if any(truncated.values()) or any(terminated.values()):
+        compare(rewards, taken.reward)
+        assert (set(terminated.values()), set(truncated.values())) == ({taken.terminated}, {taken.truncated})
+        seen = taken.final or taken.seen
+        if taken.final:
             break
-        engine.carry_over()
+    compare({agent: _plain(own) for agent, own in obs.items()}, seen.observation)
     assert env.agents == []
     assert env.step({}) == ({}, {}, {}, {}, {})
-    if any(truncated.values()):
-        for name, taken in engine.trajectory.groups.items():
-            for n, expected in enumerate(taken.final_obs[0, 0].numpy()):
-                np.testing.assert_array_equal(_plain(obs[f"{name}_{n}"]), expected.tolist())
-
-
-def _rows(engine, row):
-    return {
-        f"{name}_{n}": seen.tolist() for name, taken in engine.trajectory.groups.items() for n, seen in enumerate(taken.obs[row, 0].numpy())
-    }
 
 
 def _plain(seen):
-    return (seen["observation"] if isinstance(seen, dict) else seen).tolist()
+    return seen["observation"] if isinstance(seen, dict) else seen
 
 
 def _mask_of(seen):
