@@ -1,6 +1,5 @@
 """Distributions, targets, losses and optimizers against the golden numbers."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -237,8 +236,8 @@ def test_the_derivatives_of_a_row_are_those_of_the_papers_loss(algorithm: str, c
     loss = (ppo.PPO if algorithm == "ppo" else a2c.A2C).loss(config)  # type: ignore[arg-type, attr-defined]
     exactly = type(loss.coefficients)(*map(float, loss.coefficients))
     by_log_prob, by_value, terms = on_tensors(loss.formula)(log_prob, value, old, exactly)
-    leaves, zero, value_coef = (log_prob.requires_grad_(), value.requires_grad_()), torch.zeros(1), float(np.float32(config.value_coef))
-    clips = float(np.float32(config.clip)), None if clip_value is None else float(np.float32(clip_value))
+    leaves, zero, value_coef = (log_prob.requires_grad_(), value.requires_grad_()), torch.zeros(1), config.value_coef
+    clips = config.clip, clip_value
     papers: A2CLoss | PPOLoss = a2c_loss(log_prob, zero, value, old.advantage, old.returns, value_coef, 0.0)  # type: ignore[arg-type]
     if algorithm == "ppo":
         papers = ppo_loss(log_prob, zero, value, *old, *clips, value_coef, 0.0)  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from warprun.algorithms.settings import A2CConfig
@@ -14,13 +13,13 @@ from warprun.learning.operations import RowLoss
 
 
 class Coefficients(NamedTuple):
-    """Numbers of the loss, float32."""
+    """Numbers of the loss."""
 
-    value_coef: np.float32
+    value_coef: float
 
 
 class Terms(NamedTuple):
-    """What is shown of the loss of a row."""
+    """Terms of the loss of a row, which are shown."""
 
     policy: float
     value: float
@@ -52,4 +51,4 @@ class A2C(OnPolicyAgent[A2CConfig]):
     @classmethod
     def loss(cls, config: A2CConfig) -> RowLoss:
         """Return the loss of a row."""
-        return RowLoss(a2c_loss, Coefficients(np.float32(config.value_coef)), Terms._fields)
+        return RowLoss(a2c_loss, Coefficients(config.value_coef), Terms._fields)

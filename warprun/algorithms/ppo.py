@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from warprun.algorithms.settings import PPOConfig
@@ -23,15 +22,15 @@ MANY_ROWS = 64 * TOGETHER
 
 
 class Coefficients(NamedTuple):
-    """Numbers of the loss, float32."""
+    """Numbers of the loss."""
 
-    clip: np.float32
-    clip_value: np.float32
-    value_coef: np.float32
+    clip: float
+    clip_value: float
+    value_coef: float
 
 
 class Terms(NamedTuple):
-    """What is shown of the loss of a row."""
+    """Terms of the loss of a row, which are shown."""
 
     policy: float
     value: float
@@ -123,4 +122,4 @@ class PPO(OnPolicyAgent[PPOConfig]):
     def loss(cls, config: PPOConfig) -> RowLoss:
         """Return the loss of a row."""
         clip_value = math.inf if config.clip_value is None else config.clip_value
-        return RowLoss(ppo_loss, Coefficients(*map(np.float32, (config.clip, clip_value, config.value_coef))), Terms._fields)
+        return RowLoss(ppo_loss, Coefficients(config.clip, clip_value, config.value_coef), Terms._fields)

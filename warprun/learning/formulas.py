@@ -24,7 +24,7 @@ take some 40 times as long for those."""
 
 
 class Row(NamedTuple):
-    """What a loss gets of a row of the rollout, see `RowLoss`."""
+    """A row of the rollout as a loss gets it, see `RowLoss`."""
 
     log_prob: Number
     value: Number

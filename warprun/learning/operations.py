@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from warprun.learning.optimizers import Optimizer, clip_norm
 from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.settings import OnPolicyConfig
 from warprun.learning.targets import TARGETS, Discount, Step, scan
-from warprun.learning.tensors import on_tensors
+from warprun.learning.tensors import converted, on_tensors, python_numbers
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
 from warprun.user_code import errors_of_user
@@ -40,21 +40,22 @@ class RowLoss(NamedTuple):
     log_prob is that of the row's action and value that of its observation, both by the network that learns. `row` has `log_prob` and
     `value` by the network of the rollout, `advantage` and `returns`.
     """
-    coefficients: tuple[np.float32, ...]
-    """A NamedTuple of numbers."""
+    coefficients: tuple[float | np.float32, ...]
+    """A NamedTuple of numbers, float32 for kernels."""
     terms: tuple[str, ...]
     """Names of the terms, of which means over rows are shown as `loss/NAME`."""
 
     def tried(self, name: str) -> RowLoss:
-        """Return this loss of the agent `name`. Raises UserError if it does not work on two rows."""
+        """Return this loss of the agent `name`, with numbers for kernels. Raises UserError if it does not work on two rows."""
         place = f"the loss {self.formula.__name__} of agent={name}"
         numbers = torch.linspace(0.5, 1.5, 2)
         with errors_of_user(f"{place} fails on tensors; write it with warprun.math, and branches as where", "a loss"):
-            by_log_prob, by_value, shown = on_tensors(self.formula)(numbers, numbers, Row(*[numbers] * 4), self.coefficients)
+            row, coefficients = Row(numbers, numbers, numbers, numbers), python_numbers(self.coefficients)
+            by_log_prob, by_value, shown = on_tensors(self.formula)(numbers, numbers, row, coefficients)
         if len(shown) != len(self.terms) or any(each.shape != (2,) for each in (by_log_prob, by_value, *shown)):
             names = ", ".join(self.terms)
             raise UserError(f"{place} must return the derivatives by log_prob and value, and a tuple of its terms ({names}), of each row")
-        return self
+        return self._replace(coefficients=converted(self.coefficients, lambda number: np.float32(cast(float, number))))
 
 
 class Operations(NamedTuple):
@@ -149,7 +150,7 @@ class TorchOperations:
         group, target = trajectory.groups[self.group.name], TARGETS[self.config.advantage]
         terminated, truncated = trajectory.ends(self.group.name)
         ends = terminated | truncated
-        ends[-1] = True
+        ends[-1].fill_(True)
         steps = Step(reward, group.value, self.next_value(trajectory), ends, 0.0 if log_ratio is None else log_ratio)
         return Estimate.of(group, *scan(target, steps, Discount.of(self.config)))
 
@@ -158,14 +159,14 @@ class TorchOperations:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient of the loss by autograd, and the means of its terms and of the entropy."""
         advantage = normalize_advantage(advantage, *moments) if moments else advantage
-        formula = on_tensors(self.loss.formula)
+        formula, coefficients = on_tensors(self.loss.formula), python_numbers(self.loss.coefficients)
 
         def terms(part: slice) -> tuple[torch.Tensor, ...]:
             samples = replace(batch.pick(part if order is None else order[part]), advantage=advantage[part])
             output, value = self.policy.along(samples.obs, *samples.past) if samples.past else self.policy(samples.obs)
             rows = samples.rows()
             log_prob, entropy = distributions.evaluate(self.policy.space, output, rows.mask, rows.action)
-            by_log_prob, by_value, shown = formula(log_prob.detach(), value.detach(), rows, self.loss.coefficients)
+            by_log_prob, by_value, shown = formula(log_prob.detach(), value.detach(), rows, coefficients)
             # Its gradient is that of the loss.
             linear = (by_log_prob * log_prob + by_value * value - self.entropy_coef * entropy).mean()
             return linear, *(term.mean() for term in shown), entropy.mean()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
-from warprun.learning.tensors import Number, on_tensors
+from warprun.learning.tensors import Number, on_tensors, python_numbers
 from warprun.math import exp, minimum, where
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ TARGETS: Mapping[str, Target] = {
 
 def scan(target: Target, steps: Step, p: Discount) -> tuple[torch.Tensor, torch.Tensor]:
     """Return advantages and returns, [T, ...] each, by torch."""
+    p = python_numbers(p)
     formula, value = on_tensors(target.formula), cast(torch.Tensor, steps.value)
     horizon, advantage, returns = len(value), torch.empty_like(value), value.clone()
     given = Step(*(each.unbind() if isinstance(each, torch.Tensor) else [each] * horizon for each in steps))  # type: ignore[arg-type]

@@ -11,11 +11,13 @@ from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import TypeAlias, TypeVar, cast
 
+import numpy as np
 import torch
 
 from warprun import math
 
 F = TypeVar("F", bound=Callable[..., object])
+N = TypeVar("N", bound=tuple[object, ...])
 Number: TypeAlias = torch.Tensor | float
 
 
@@ -47,6 +49,16 @@ MATHEMATICS: dict[object, Callable[..., torch.Tensor]] = {
 def on_tensors(formula: F) -> F:
     """Return a formula that takes tensors in the place of numbers, all of the shape of a batch of rows; so do those that it calls."""
     return cast(F, _with_tensors(cast(FunctionType, formula)))
+
+
+def python_numbers(numbers: N) -> N:
+    """Return a NamedTuple with Python's numbers in the place of NumPy's, which torch would copy to a GPU."""
+    return converted(numbers, lambda number: number.item() if isinstance(number, np.generic) else number)
+
+
+def converted(numbers: N, convert: Callable[[object], object]) -> N:
+    """Return a NamedTuple with each number converted."""
+    return cast(N, cast(Callable[..., object], type(numbers))(*map(convert, numbers)))
 
 
 @cache

@@ -57,7 +57,7 @@ def rows_of(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -
     return Rows._make([*(tensor.contiguous() for tensor in tensors), step_rows])
 
 
-def gradient_rows(network_rows: int, components: int) -> int:
-    """Return the rows of a CUDA block that computes a gradient: those of the network, then the terms of the loss and, for each of the
+def gradient_rows(network_rows: int, components: int, terms: int = MOST_TERMS) -> int:
+    """Return the rows of a CUDA block that computes a gradient: those of the network, then the `terms` of the loss and, for each of the
     `components` of an action, what its distribution needs; at least TALL - 1, because the backward pass reads past a layer."""
-    return network_rows + max(MOST_TERMS + components, TALL - 1)
+    return network_rows + max(terms + components, TALL - 1)

@@ -260,7 +260,7 @@ class CudaGradient:
         self.own = network.rows
         """First of the rows of a block that hold the terms of the loss, then what each component of an action needs."""
         self.end = network.rows + terms + components
-        rows = gradient_rows(network.rows, components)
+        rows = gradient_rows(network.rows, components, terms)
         columns = columns_for(rows, COLUMNS)
         made, forward_index = block_network(network, outputs, columns, device)
         backward_index, layers = pack_backward(network)

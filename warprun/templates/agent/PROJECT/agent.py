@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from warprun.errors import UserError
 from warprun.learning.on_policy import OnPolicyAgent
 from warprun.learning.operations import RowLoss
@@ -41,23 +39,23 @@ class Agent(OnPolicyAgent[Settings]):
     @classmethod
     def loss(cls, config):
         """Return the loss of a row, without the entropy bonus: -log pi A + value_coef (V - R)^2."""
-        return RowLoss(row_loss, Coefficients(np.float32(config.value_coef)), Terms._fields)
+        return RowLoss(row_loss, Coefficients(config.value_coef), Terms._fields)
 
 
 class Coefficients(NamedTuple):
-    """Numbers of the loss, float32."""
+    """Numbers of the loss."""
 
-    value_coef: np.float32
+    value_coef: float
 
 
 class Terms(NamedTuple):
-    """What is shown of the loss, `loss/NAME`."""
+    """Terms of the loss, shown as `loss/NAME`."""
 
     policy: float
     value: float
 
 
 def row_loss(log_prob, value, row, p):
-    """Return the derivatives of the loss by log_prob and value, and its terms; kernels compile this, with branches as `where`."""
+    """Return the derivatives of the loss by log_prob and value, and its terms; kernels compile this."""
     error = value - row.returns
     return -row.advantage, 2.0 * p.value_coef * error, Terms(-row.advantage * log_prob, error * error)
