@@ -1,5 +1,6 @@
 """Other processes compile the CUDA kernels of a learner, without a GPU."""
 
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -25,6 +26,16 @@ def arrays(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value.numpy()
     return value._make(map(arrays, value)) if isinstance(value, tuple) and hasattr(value, "_make") else value
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_is_wanted() -> Iterator[None]:
+    """Neither of what others have left, nor by others of what a test leaves."""
+    ahead.dismiss()
+    cache.awaited.clear()
+    yield
+    ahead.dismiss()
+    cache.awaited.clear()
 
 
 @pytest.fixture
