@@ -1,5 +1,6 @@
 """The command line: help, verbs, and every mistake of a user as one line."""
 
+import errno
 import logging
 import os
 import re
@@ -15,9 +16,10 @@ from rich.table import Table
 import warprun
 from tests.words import words
 from warprun.cli import main as cli
+from warprun.cli.process import attempt
 from warprun.config.compose import compose
 from warprun.config.schema import load_environment, to_dict
-from warprun.errors import UserError
+from warprun.errors import TrainingFailed, UserError
 from warprun.runs import rundir
 from warprun.runs.records.terminal import table_console
 
@@ -29,6 +31,24 @@ def test_help_names_what_there_is(capsys):
     assert cli.run(["--help"]) == 0
     told = capsys.readouterr().out
     assert not [word for word in ("n_envs", "cartpole", "ppo", "eval", "envs", "-sc install=bash", "env.randomize") if word not in told]
+
+
+FAILURES = [
+    (UserError("n_envs=0"), 2, "n_envs=0"),
+    (TrainingFailed("a loss is NaN"), 1, "a loss is NaN"),
+    (OSError(errno.ENOSPC, "No space left on device", "run"), 1, "No space left on device"),
+    (BrokenPipeError(), 141, ""),
+    (KeyboardInterrupt(), 130, "interrupted"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "message"), FAILURES, ids=lambda value: type(value).__name__)
+def test_what_ends_a_command_gives_its_exit_code(error: BaseException, code: int, message: str) -> None:
+    def fails() -> int:
+        raise error
+
+    found = attempt(fails)
+    assert found.code == code and message in found.message
 
 
 INTERPOLATED = words("""

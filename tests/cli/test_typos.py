@@ -12,8 +12,18 @@ from tests.cli.fuzzed import edited, setting_keys
 from warprun.algorithms import AGENTS
 from warprun.cli import main as cli
 from warprun.config.registry import options
+from warprun.errors import edits
 
 LETTERS = string.ascii_lowercase + string.digits + "_"
+
+
+WORDS = [("gama", "gamma", 1), ("hroizon", "horizon", 1), ("same", "same", 0), ("kitten", "sitting", 3)]
+
+
+@pytest.mark.parametrize(("one", "other", "count"), WORDS)
+def test_edits_between_two_words(one: str, other: str, count: int) -> None:
+    """Neighbours that have changed places count as one."""
+    assert edits(one, other) == edits(other, one) == count
 
 
 def cases() -> list[tuple[list[str], str, str]]:

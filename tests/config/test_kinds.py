@@ -113,6 +113,7 @@ def test_whole_numbers_of_sweeps() -> None:
     assert runs(["n_envs=range(1e2,3e2,1e2)"]) == [["n_envs=100"], ["n_envs=200"]]
     assert [Compositions().compose([*job, "name=x"]).name for job in runs(["seed=1e0"])] == ["x"]
     assert [compose(job).name for job in runs(["name=1e3,1.10"])] == ["1e3", "1.10"]
+    assert [compose(job).name for job in runs(["name='a,1e3,b'"])] == ["a,1e3,b"]
 
 
 def test_parameters_have_the_type_of_their_defaults() -> None:

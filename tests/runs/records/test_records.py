@@ -201,14 +201,14 @@ def test_a_failed_write_leaves_no_half_record(tmp_path, monkeypatch):
     real = os.pwrite
 
     def full(handle, data, offset):
-        if len(data) < 4:
+        if len(data) < 8:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(handle, data[:2], offset)
+        return real(handle, data[:6], offset)
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="No space"):
-        file.write(b"lost\n")
-    assert path.read_bytes() == b"one\nlo"
+        file.write(b"longer than the next\n")
+    assert path.read_bytes() == b"one\nlonger than the ne"
     monkeypatch.undo()
     file.write(b"two\n")
     assert path.read_bytes() == b"one\ntwo\n"
