@@ -73,8 +73,8 @@ class Past(NamedTuple):
 class Batch:
     """A rollout to learn from: T steps of B = N*A actors; features F, mask entries M, components C.
 
-    `samples` makes it what minibatches are made of: rows [R, ...] in the place of [T, B, ...], R = T*B unless actors have left; with memory
-    sequences [B, T, ...].
+    Minibatches are made of its `samples`: rows [R, ...] in the place of [T, B, ...], R = T*B unless actors have left; with memory sequences
+    [B, T, ...].
     """
 
     obs: torch.Tensor

@@ -43,7 +43,7 @@ class DeviceWork(NamedTuple):
 class OffPolicyLearner(ABC, Generic[C]):
     """The replay memory and the networks of one group; an algorithm adds networks, losses and exploration.
 
-    An algorithm does not know whether kernels or torch compute an operation: replay, acting and `descent`.
+    An algorithm states a loss by torch, and names the CPU kernel of the same loss (`descent`); replay and acting are alike for both.
     """
 
     noise: torch.Tensor
@@ -86,9 +86,8 @@ class OffPolicyLearner(ABC, Generic[C]):
     ) -> Callable[Concatenate[Due, P], Taken]:
         """Return the gradient step of a network on a loss, which the target network follows when it is due.
 
-        `kernel` is the name of the CPU kernel of this loss in `kernels.cpu.updates.LOSSES`, empty if there is none. If the
-        plan computes gradients by kernels, it gets the networks `reads`, the trained one, and `settings`. Gradients and
-        means are those of all processes.
+        `kernel` is the name of the CPU kernel of this loss in `kernels.cpu.updates.LOSSES`, empty if there is none. This kernel gets
+        the networks `reads`, then the trained one, and `settings`. Gradients and means are those of all processes.
         """
         if kernel and (steps := self._kernel_steps):
             return cast("Callable[Concatenate[Due, P], Taken]", steps.step(kernel, trained, reads, settings))

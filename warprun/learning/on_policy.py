@@ -127,9 +127,9 @@ class Learner(Generic[C]):
         return distributions.evaluate(self.policy.space, policy_output, mask, action)[0].view_as(group.log_prob)
 
     def pick(self, advantage: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, Moments | None]:
-        """Return the advantages of a minibatch, of the samples `order` [B], and by what a gradient normalizes them, if it does.
+        """Return the advantages of the samples `order` [B], a minibatch, and the moments that a gradient normalizes them by, or None.
 
-        That are mean and variance of the advantages of all processes.
+        The moments are mean and variance over the minibatches of all processes.
         """
         picked, moments = self.operations.pick(advantage, order)
         if not self.config.normalize_advantage:

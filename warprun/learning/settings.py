@@ -110,7 +110,7 @@ class OnPolicyConfig:
     normalize_obs: bool = True
     """Normalize observations to running mean 0 and variance 1, and clip them at 10; `obs/clipped_share` is the clipped share."""
     normalize_reward: bool = True
-    """Divide rewards by the running standard deviation of the discounted return, and subtract its running mean from values."""
+    """Shift and scale rewards so that discounted returns have mean 0 and variance 1, by running statistics."""
     return_window: int | None = None
     """With `normalize_reward`: rollouts over which older returns lose their weight in the statistics; null: all have the same weight."""
     normalize_advantage: bool = True

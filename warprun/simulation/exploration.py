@@ -1,4 +1,4 @@
-"""How a simulator draws actions for policies whose outputs are no distribution that it could sample. Light to import: no torch."""
+"""How a simulator draws actions if the outputs of a policy are values of actions, or actions. Light to import: no torch."""
 
 from __future__ import annotations
 

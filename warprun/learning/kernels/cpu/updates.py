@@ -193,7 +193,7 @@ class KernelStep:
         self._taken = Taken(self._means[LOSS], self._means[VALUE], torch.from_numpy(of.memory.error), self._adam.norm)
 
     def __call__(self, due: Due, batch: TransitionBatch, *_: object) -> Taken:
-        """Take a step on the loss of a batch; what more a loss by torch takes is of networks with memory."""
+        """Take a step on the loss of a batch. A loss by torch takes more, for networks with memory, which kernels do not compute."""
         of = self._of
         of.team.share(self._compute if self._compute and batch is self._batch else self._bound(batch), of.shares)
         self._adders.share(self._add, self._pieces)
