@@ -76,11 +76,13 @@ def learner_of(network: str, n_envs: int, **settings: Any) -> tuple[Learner[Any]
     return learner, rollout(env, n_envs=n_envs)
 
 
-def returns(network: str, n_envs: int) -> Found:
-    learner, taken = learner_of(network, n_envs)
+def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
+    """Compute next values, advantages, returns, and their means and variances."""
+    learner, taken = learner_of(network, n_envs, advantage=advantage, n_step=3)
     group = taken.groups["only"]
     made = kernels_of(learner)
-    next_value, estimate = made.advantages.next_value(taken), made.advantages(taken, group.reward, None)
+    log_ratio = torch.randn(group.reward.shape, generator=torch.Generator().manual_seed(4))
+    next_value, estimate = made.advantages.next_value(taken), made.advantages(taken, group.reward, log_ratio)
     spread = {key: value for key, value in estimate.spread._asdict().items() if value is not None}
     found = {"next value": next_value, "advantage": estimate.advantage, "returns": estimate.returns} | spread
 
@@ -99,9 +101,9 @@ def returns(network: str, n_envs: int) -> Found:
     after = torch.where(ends[1], final, after).masked_fill(ends[0], 0.0)
     over = (ends[0] | ends[1]).expand_as(after).clone()
     over[-1] = True
-    steps = Step(group.reward.double(), group.value.double(), after, over)
-    advantage, returned = scan(TARGETS["gae"], steps, Discount.of(learner.config))
-    exact = {"next value": after, "advantage": advantage, "returns": returned}
+    steps = Step(group.reward.double(), group.value.double(), after, over, log_ratio.double())
+    advantages, returned = scan(TARGETS[advantage], steps, Discount.of(learner.config))
+    exact = {"next value": after, "advantage": advantages, "returns": returned}
     moments = [each for name in ("advantage", "returns") for each in (exact[name].mean(), exact[name].var())]
     return numbers(found.items()), numbers((exact | dict(zip(spread, moments, strict=True))).items())
 
@@ -199,6 +201,8 @@ def parts() -> dict[str, Part]:
             found[f"optimizer: {network}, {f'clipped to {max_norm}' if max_norm else 'not clipped'}"] = partial(
                 optimizer, network, max_norm
             )
+    for advantage in ("nstep", "vtrace", "exarl_vtrace"):
+        found[f"returns: {advantage}"] = partial(returns, "relu 17-5-9", 45, advantage)
     for rows, features in ((1, 3), (500, 3), (40, 256), (300, 1)):
         found[f"observations: {rows} rows of {features}"] = partial(observations, rows, features)
     for unit in (1e-25, 1e20, 1e-40):
