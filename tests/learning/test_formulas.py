@@ -1,5 +1,9 @@
 """Distributions, targets, losses and optimizers against the golden numbers."""
 
+import re
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -8,13 +12,16 @@ from tests.learning.papers import A2CLoss, PPOLoss, a2c_loss, ppo_loss
 from warprun.algorithms import a2c, ppo
 from warprun.algorithms.settings import PPOConfig
 from warprun.environment import Box, Discrete, MultiDiscrete
+from warprun.errors import UserError
 from warprun.learning.batch import Spread, explained_variance, mean_and_variance, normalize_advantage
 from warprun.learning.distributions import evaluate
 from warprun.learning.formulas import Row
+from warprun.learning.operations import RowLoss
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
 from warprun.learning.settings import OptimizerConfig
 from warprun.learning.targets import TARGETS, Discount, Step, scan
 from warprun.learning.tensors import on_tensors
+from warprun.math import clip, exp, log, maximum, where
 
 PRECISIONS = [(torch.float64, 1e-10), (torch.float32, 1e-5)]
 
@@ -245,6 +252,64 @@ def test_the_derivatives_of_a_row_are_those_of_the_papers_loss(algorithm: str, c
         close(found, exact, 1e-12)
     for name, term in zip(loss.terms, terms, strict=True):
         close(term.mean(), getattr(papers, name), 1e-12)
+
+
+def helped(x: torch.Tensor) -> torch.Tensor:
+    return exp(x)
+
+
+def losses_that_work() -> dict[str, Any]:
+    """Return formulas that are the same for numbers and for tensors."""
+
+    def in_a_closure(log_prob, value, row, p):  # type: ignore[no-untyped-def]
+        return -row.advantage, helped(value), (clip(value, -p.clip, p.clip),)
+
+    def nested(log_prob, value, row, p, scale=maximum):  # type: ignore[no-untyped-def]
+        def square(x):  # type: ignore[no-untyped-def]
+            return exp(2.0 * log(x))
+
+        return square(value), where(p.clip > 1.0, value, log_prob), (scale(p.clip, 0.5),)
+
+    def without_value(log_prob, value, row, p):  # type: ignore[no-untyped-def]
+        _, before, advantage, _ = row
+        return -advantage, 0.0, (abs(value - before) > p.clip,)
+
+    return {each.__name__: each for each in (in_a_closure, nested, without_value)}
+
+
+@pytest.mark.parametrize("name", losses_that_work())
+def test_formulas_of_users_give_the_same_for_tensors_as_for_numbers(name: str) -> None:
+    loss = RowLoss(losses_that_work()[name], ppo.Coefficients(0.2, 1.0, 0.5), ("shown",)).tried("mine")
+    numbers = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)) + 0.5
+    by_log_prob, by_value, (shown,) = loss.of_rows(numbers[0], numbers[1], Row(*numbers[2:]))
+    for n, column in enumerate(numbers.T):
+        given = [np.float32(x) for x in column.tolist()]
+        single = loss.formula(given[0], given[1], Row(*given[2:]), loss.coefficients)  # type: ignore[arg-type]
+        found = torch.stack((by_log_prob[n], by_value[n], shown[n]))
+        close(found, torch.tensor([float(single[0]), float(single[1]), float(single[2][0])]), 1e-6)
+
+
+MISTAKES: dict[str, tuple[Any, tuple[str, ...], str]] = {
+    "a branch": (lambda v, value, row, p: (v, v, (v if value > 0.0 else value,)), ("a",), "branches as where"),
+    "terms": (lambda v, value, row, p: (v, v, [v]), ("a",), "must be a tuple of 1"),
+    "one value": (lambda v, value, row, p: v, ("a",), "fails on tensors"),
+    "in place": (lambda v, value, row, p: (v, row.returns.__isub__(value), (v,)), ("a",), "x = x + y"),
+    "not finite": (lambda v, value, row, p: (v, log(-value), (v,)), ("a",), "not finite"),
+    "a name twice": (lambda v, value, row, p: (v, v, (v, v)), ("a", "a"), "the name a is"),
+    "a name of others": (lambda v, value, row, p: (v, v, (v,)), ("entropy",), "the name entropy is"),
+    "many": (lambda v, value, row, p: (v, v, (v,) * 8), tuple("abcdefgh"), "8 terms, and 7 can be"),
+    "no function": (3, ("a",), "is 3, not a function"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_wrong_loss_is_told_in_one_line(mistake: str) -> None:
+    formula, terms, words = MISTAKES[mistake]
+    with pytest.raises(UserError, match=re.escape(words)) as told:
+        RowLoss(formula, ppo.Coefficients(0.2, 1.0, 0.5), terms).tried("mine")
+    assert str(told.value).startswith("the loss of agent=mine") and "\n" not in str(told.value)
+    with pytest.raises(UserError, match="must be a number, not None"):
+        RowLoss(ppo.ppo_loss, ppo.Coefficients(0.2, None, 0.5), ppo.Terms._fields).tried("mine")  # type: ignore[arg-type]
 
 
 OPTIMIZER_CASES = [

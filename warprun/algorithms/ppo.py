@@ -48,7 +48,7 @@ def ppo_loss(log_prob, value, row, p):  # type: ignore[no-untyped-def]
     ratio = exp(log_ratio)
     clipped = minimum(maximum(ratio, 1.0 - p.clip), 1.0 + p.clip)
     policy = maximum(-row.advantage * ratio, -row.advantage * clipped)
-    by_log_prob = where(-row.advantage * ratio >= -row.advantage * clipped, -row.advantage * ratio, 0.0)
+    by_log_prob = where(-row.advantage * ratio < -row.advantage * clipped, 0.0, -row.advantage * ratio)
 
     error = value - row.returns
     moved = minimum(maximum(value - row.value, -p.clip_value), p.clip_value)

@@ -1,4 +1,4 @@
-"""Formulas of learning for one row or one number: kernels for CPU and CUDA loop over them, and torch computes them on tensors.
+"""Formulas of learning for one row or one number: kernels for CPU and CUDA loop over them, and torch computes most of them on tensors.
 
 Those of losses stand beside their algorithms, those of advantages in `targets.py`.
 """
@@ -16,8 +16,10 @@ float32 = np.float32
 
 RESOLUTION = 2.0**-24
 """Relative rounding error of float32: a standard deviation of less than this part of the mean is rounding."""
-TINY = 2.0**-126
+TINY = np.float64(2.0**-126)
 """Smallest float32 with all its digits: below it a standard deviation is rounding, too, and 1 / TINY is still a float32."""
+MOST_TERMS = 8
+"""Most terms of a loss, the entropy among them: kernels keep a row of memory for each."""
 SMALLEST_MOMENT = np.float32(1e-36)
 """Moments of Adam below it become 0. Those of units without gradient would decay to denormal numbers and stay there, and Intel's processors
 take some 40 times as long for those."""

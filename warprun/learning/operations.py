@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from types import FunctionType
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from warprun.errors import UserError
+from warprun.errors import UserError, shown
 from warprun.learning import distributions
 from warprun.learning.batch import Batch, Estimate, mean_and_variance, normalize_advantage
 from warprun.learning.draws import permutation
-from warprun.learning.formulas import Row
+from warprun.learning.formulas import MOST_TERMS, Row
 from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.optimizers import Optimizer, clip_norm
 from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.settings import OnPolicyConfig
 from warprun.learning.targets import TARGETS, Discount, Step, scan
-from warprun.learning.tensors import converted, on_tensors, python_numbers
+from warprun.learning.tensors import converted, filled, on_tensors, python_numbers
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
 from warprun.user_code import errors_of_user
@@ -27,6 +28,8 @@ from warprun.user_code import errors_of_user
 STEP = 1.5
 """Factor by which an adapted learning rate changes."""
 
+RESERVED = ("entropy", "grad_norm", "explained_variance", "learning_rate")
+"""Names that every update shows."""
 Moments = tuple[torch.Tensor, torch.Tensor]
 """Mean and variance, [] each, by which a gradient normalizes advantages."""
 
@@ -45,17 +48,37 @@ class RowLoss(NamedTuple):
     terms: tuple[str, ...]
     """Names of the terms, of which means over rows are shown as `loss/NAME`."""
 
+    def of_rows(self, log_prob: torch.Tensor, value: torch.Tensor, row: Row) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+        """Return the derivatives and the terms of rows [R] by torch."""
+        by_log_prob, by_value, terms = on_tensors(self.formula)(log_prob, value, row, python_numbers(self.coefficients))
+        if not isinstance(terms, tuple) or len(terms) != len(self.terms):
+            raise ValueError(f"its terms must be a tuple of {len(self.terms)}, ({', '.join(self.terms)})")
+        return filled(by_log_prob, value), filled(by_value, value), [filled(term, value) for term in terms]
+
     def tried(self, name: str) -> RowLoss:
-        """Return this loss of the agent `name`, with numbers for kernels. Raises UserError if it does not work on two rows."""
-        place = f"the loss {self.formula.__name__} of agent={name}"
-        numbers = torch.linspace(0.5, 1.5, 2)
+        """Return this loss of the agent `name`, with float32 numbers. Raises UserError if it does not work on two rows."""
+        place = f"the loss of agent={name}"
+        if not isinstance(self.formula, FunctionType):
+            raise UserError(f"{place}: its formula is {shown(self.formula)}, not a function")
+        taken = [each for each in self.terms if each in RESERVED or self.terms.count(each) > 1]
+        if taken or len(self.terms) >= MOST_TERMS:
+            why = f"the name {taken[0]} is another's" if taken else f"there are {len(self.terms)} terms, and {MOST_TERMS - 1} can be"
+            raise UserError(f"{place}: {why}; rename or leave out terms")
         with errors_of_user(f"{place} fails on tensors; write it with warprun.math, and branches as where", "a loss"):
-            row, coefficients = Row(numbers, numbers, numbers, numbers), python_numbers(self.coefficients)
-            by_log_prob, by_value, shown = on_tensors(self.formula)(numbers, numbers, row, coefficients)
-        if len(shown) != len(self.terms) or any(each.shape != (2,) for each in (by_log_prob, by_value, *shown)):
-            names = ", ".join(self.terms)
-            raise UserError(f"{place} must return the derivatives by log_prob and value, and a tuple of its terms ({names}), of each row")
-        return self._replace(coefficients=converted(self.coefficients, lambda number: np.float32(cast(float, number))))
+            made = self._replace(coefficients=converted(self.coefficients, _float32))
+            numbers = [torch.tensor([0.5, 1.5]) + 0.1 * k for k in range(6)]
+            by_log_prob, by_value, terms = made.of_rows(numbers[0], numbers[1], Row(*numbers[2:]))
+            if any(each._version for each in numbers):
+                raise ValueError("it changes a number that it gets; write x = x + y in the place of x += y")
+            if not torch.stack((by_log_prob, by_value, *terms)).isfinite().all():
+                raise ValueError("it gives numbers that are not finite")
+        return made
+
+
+def _float32(number: object) -> np.float32:
+    if isinstance(number, bool) or not isinstance(number, int | float | np.number):
+        raise TypeError(f"a coefficient must be a number, not {number!r}")
+    return np.float32(number)
 
 
 class Operations(NamedTuple):
@@ -159,17 +182,17 @@ class TorchOperations:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient of the loss by autograd, and the means of its terms and of the entropy."""
         advantage = normalize_advantage(advantage, *moments) if moments else advantage
-        formula, coefficients = on_tensors(self.loss.formula), python_numbers(self.loss.coefficients)
 
         def terms(part: slice) -> tuple[torch.Tensor, ...]:
             samples = replace(batch.pick(part if order is None else order[part]), advantage=advantage[part])
             output, value = self.policy.along(samples.obs, *samples.past) if samples.past else self.policy(samples.obs)
             rows = samples.rows()
             log_prob, entropy = distributions.evaluate(self.policy.space, output, rows.mask, rows.action)
-            by_log_prob, by_value, shown = formula(log_prob.detach(), value.detach(), rows, coefficients)
+            row = Row(rows.log_prob, rows.value, rows.advantage, rows.returns)
+            by_log_prob, by_value, of_row = self.loss.of_rows(log_prob.detach(), value.detach(), row)
             # Its gradient is that of the loss.
             linear = (by_log_prob * log_prob + by_value * value - self.entropy_coef * entropy).mean()
-            return linear, *(term.mean() for term in shown), entropy.mean()
+            return linear, *(term.mean() for term in of_row), entropy.mean()
 
         gradient, means = self.policy.gradient(terms, len(advantage), advantage[0].numel())
         return gradient, means[1:]

@@ -1,6 +1,6 @@
 """Advantages and returns of a rollout: a formula of one step for each way to compute them, which kernels and torch run over time.
 
-A formula takes what it gave for the following step of the same actor, so the last step comes first. `Scan.windowed` says which one begins
+A formula takes what it gave for the following step of the same actor, so the last step comes first. `Target.windowed` says which one begins
 with the first step instead, several times.
 """
 
@@ -118,11 +118,12 @@ def scan(target: Target, steps: Step, p: Discount) -> tuple[torch.Tensor, torch.
     p = python_numbers(p)
     formula, value = on_tensors(target.formula), cast(torch.Tensor, steps.value)
     horizon, advantage, returns = len(value), torch.empty_like(value), value.clone()
+    if target.windowed:
+        for _ in range(min(p.n_step, horizon)):
+            _, advantage, returns = formula(torch.cat((returns[1:], returns[-1:])), steps, p)
+        return advantage, returns
     given = Step(*(each.unbind() if isinstance(each, torch.Tensor) else [each] * horizon for each in steps))  # type: ignore[arg-type]
-    forward, backward = [*range(horizon)] * min(p.n_step, horizon), range(horizon - 1, -1, -1)
     after = torch.zeros_like(value[0])
-    for t in forward if target.windowed else backward:
-        if target.windowed:
-            after = returns[min(t + 1, horizon - 1)]
+    for t in range(horizon - 1, -1, -1):
         after, advantage[t], returns[t] = formula(after, Step(*(each[t] for each in given)), p)  # type: ignore[misc, index]
     return advantage, returns

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from types import FunctionType, SimpleNamespace
+from types import CellType, CodeType, FunctionType, SimpleNamespace
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -21,34 +21,35 @@ N = TypeVar("N", bound=tuple[object, ...])
 Number: TypeAlias = torch.Tensor | float
 
 
-def _both(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[Number, Number], torch.Tensor]:
-    """Return `function` for numbers in the place of one of two tensors; they get the type of the other."""
+def _scalars(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return `function` of tensors for arguments some of which are numbers; they get the type of the tensors."""
 
-    def of_any(a: Number, b: Number) -> torch.Tensor:
-        if not isinstance(a, torch.Tensor):
-            assert isinstance(b, torch.Tensor)
-            return function(b.new_full((), a), b)
-        return function(a, b if isinstance(b, torch.Tensor) else a.new_full((), b))
+    def of_any(*given: Number) -> torch.Tensor:
+        like = next(each for each in given if isinstance(each, torch.Tensor))
+        return function(*(each if isinstance(each, torch.Tensor) else like.new_full((), each) for each in given))
 
     return of_any
 
 
-MATHEMATICS: dict[object, Callable[..., torch.Tensor]] = {
-    math.where: torch.where,
-    math.minimum: _both(torch.minimum),
-    math.maximum: _both(torch.maximum),
-    math.exp: torch.exp,
-    math.log: torch.log,
-    math.sqrt: torch.sqrt,
-    math.tanh: torch.tanh,
+TORCH: dict[object, Callable[..., torch.Tensor]] = {
+    math.where: lambda condition, a, b: torch.where(condition, a, b) if isinstance(condition, torch.Tensor) else a if condition else b,
+    math.minimum: _scalars(torch.minimum),
+    math.maximum: _scalars(torch.maximum),
+    math.clip: torch.clamp,
+    math.power: torch.pow,
+    math.fmod: torch.fmod,
+    math.atan2: _scalars(torch.atan2),
     math.softplus: torch.nn.functional.softplus,
+} | {
+    getattr(math, name): getattr(torch, name)
+    for name in ("exp", "log", "log10", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "tanh", "sigmoid", "floor")
 }
-"""What stands for the functions of `warprun.math`."""
+"""What stands for the functions of `warprun.math`. The others, of bits and angles, are not for formulas."""
 
 
 def on_tensors(formula: F) -> F:
     """Return a formula that takes tensors in the place of numbers, all of the shape of a batch of rows; so do those that it calls."""
-    return cast(F, _with_tensors(cast(FunctionType, formula)))
+    return cast(F, _on_tensors(formula))
 
 
 def python_numbers(numbers: N) -> N:
@@ -61,11 +62,9 @@ def converted(numbers: N, convert: Callable[[object], object]) -> N:
     return cast(N, cast(Callable[..., object], type(numbers))(*map(convert, numbers)))
 
 
-@cache
-def _with_tensors(formula: FunctionType) -> FunctionType:
-    known = formula.__globals__
-    names = {name: _on_tensors(known[name]) for name in formula.__code__.co_names if name in known}
-    return FunctionType(formula.__code__, known | names, formula.__name__, formula.__defaults__, formula.__closure__)
+def filled(value: torch.Tensor | float, like: torch.Tensor) -> torch.Tensor:
+    """Return a number, or numbers, as a tensor of the type and shape of another."""
+    return value.to(like.dtype).expand_as(like) if isinstance(value, torch.Tensor) else like.new_full(like.shape, value)
 
 
 def _on_tensors(value: object) -> object:
@@ -73,4 +72,30 @@ def _on_tensors(value: object) -> object:
         return SimpleNamespace(**{name: _on_tensors(member) for name, member in vars(math).items() if not name.startswith("__")})
     if not isinstance(value, FunctionType):
         return value
-    return MATHEMATICS.get(value, value) if value.__module__ == math.__name__ else _with_tensors(value)
+    return _of_numbers_too(value) if value.__module__ == math.__name__ else _with_tensors(value)
+
+
+@cache
+def _of_numbers_too(function: FunctionType) -> Callable[..., object]:
+    """Return a function of `warprun.math` that is torch's if an argument is a tensor."""
+
+    def of_any(*given: object) -> object:
+        return TORCH[function](*given) if any(isinstance(each, torch.Tensor) for each in given) else function(*given)
+
+    return of_any
+
+
+@cache
+def _with_tensors(formula: FunctionType) -> FunctionType:
+    known = formula.__globals__
+    names = {name: _on_tensors(known[name]) for name in _names(formula.__code__) if name in known}
+    cells = tuple(CellType(_on_tensors(cell.cell_contents)) for cell in formula.__closure__ or ())
+    defaults = tuple(map(_on_tensors, formula.__defaults__ or ()))
+    made = FunctionType(formula.__code__, known | names, formula.__name__, defaults, cells)
+    made.__kwdefaults__ = {name: _on_tensors(value) for name, value in (formula.__kwdefaults__ or {}).items()} or None
+    return made
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the global names that code reads, that of functions in it too."""
+    return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, CodeType)))

@@ -85,6 +85,16 @@ def test_rows_of_a_rollout_are_those_of_torch(n_envs: int, normalize_obs: bool, 
             close(found.spread.explained, explained_variance(Spread(*spread[1])), 1e-6)
 
 
+def test_ratios_of_vtrace_are_those_of_the_policy_of_every_update() -> None:
+    env = environment(one=SPACES["one"])
+    (learner,) = make("ppo", env, n_envs=5, fused=True, advantage="vtrace").learners
+    taken = rollout(env, horizon=6, n_envs=5)
+    for _ in range(3):
+        learner.policy.parameters += 0.1
+        expected = learner.judge(taken).flatten(1)
+        close(learner.batch(taken).log_prob, expected, 1e-6)
+
+
 ENDS = (..., None)
 
 

@@ -9,9 +9,7 @@ import torch
 
 from warprun.kernels.mlp_cuda import TALL
 from warprun.learning.batch import Batch
-
-MOST_TERMS = 8
-"""Most terms of a loss on CUDA, the entropy among them: each takes a row of shared memory."""
+from warprun.learning.formulas import MOST_TERMS
 
 
 class Rows(NamedTuple):

@@ -23,7 +23,7 @@ from warprun.kernels.sampling import FORBIDDEN, gaussian_derivatives, gaussian_e
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import ROUNDING, Batch
-from warprun.learning.formulas import Row
+from warprun.learning.formulas import MOST_TERMS, Row
 from warprun.learning.kernels.rows import Rows, rows_of
 from warprun.learning.operations import Moments, RowLoss
 from warprun.math import exp, log
@@ -57,7 +57,7 @@ class Workspace(NamedTuple):
     d_blocks: np.ndarray
     """The same shape: derivatives of the loss with respect to `blocks`."""
     columns: np.ndarray
-    """[thread, CHOICES + 3 C + terms, COLUMNS]: numbers of a column."""
+    """[thread, CHOICES + 3 C, COLUMNS]: numbers of a column."""
     picked: np.ndarray
     """[thread, COLUMNS] int64: the row in each column."""
     zeros: np.ndarray
@@ -72,9 +72,10 @@ class Workspace(NamedTuple):
     """[terms and entropy]: means over rows."""
 
 
-# Rows of Workspace.columns. From CHOICES on, three for each choice of an action: logarithm of the sum of exponentials, entropy, action.
-# The terms of the loss follow.
-LOG_PROB, OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, D_LOG_PROB, ENTROPY, CHOICES = range(8)
+# Rows of Workspace.columns: from FIRST_TERM on the terms of the loss, from CHOICES on three for each choice of an action: logarithm of the
+# sum of exponentials, entropy, action.
+LOG_PROB, OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, D_LOG_PROB, ENTROPY, FIRST_TERM = range(8)
+CHOICES = FIRST_TERM + MOST_TERMS - 1
 
 
 def shift_and_scale(mean, variance):
@@ -204,8 +205,6 @@ KERNEL = '''"""The gradient of $name by the parameters of a policy ($actions); w
 
 from numba import njit
 
-FIRST_TERM = $first_term
-
 
 @njit(cache=True, **BOUND)
 def gradient(first, last, thread, shares, rows, numbers, network, nvec, coefficients, memory):
@@ -288,6 +287,7 @@ CONSTANTS = {
     "RETURNS": RETURNS,
     "D_LOG_PROB": D_LOG_PROB,
     "ENTROPY": ENTROPY,
+    "FIRST_TERM": FIRST_TERM,
     "Row": Row,
     "float32": float32,
 }
@@ -302,10 +302,10 @@ class CpuGradient:
         self.network = network
         self.team = team(threads)
         self.nvec = np.array(choices(space), np.int64)
-        actions, first_term, terms = "gaussian" if isinstance(space, Box) else "choices", CHOICES + 3 * self.nvec.size, len(loss.terms)
+        actions, terms = "gaussian" if isinstance(space, Box) else "choices", len(loss.terms)
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
         write_terms = "\n".join(f"columns[FIRST_TERM + {k}, c] = shown[{k}]" for k in range(terms))
-        source = fill(KERNEL, name=loss.formula.__name__, actions=actions, first_term=str(first_term), write_terms=write_terms)
+        source = fill(KERNEL, name=loss.formula.__name__, actions=actions, write_terms=write_terms)
         names = {function.__name__: function for function in (*FUNCTIONS, *heads)} | CONSTANTS
         self.module = kernels.load_module(loss.formula.__name__, source, names | {"loss": loss.formula})
         self.together = max(1, min(16, CACHE_BYTES // (2 * network.rows * COLUMNS * 4)))
@@ -317,7 +317,7 @@ class CpuGradient:
         self.memory = Workspace(
             blocks=aligned_zeros(count, numbers),
             d_blocks=aligned_zeros(count, numbers),
-            columns=aligned_zeros(count, first_term + terms, COLUMNS),
+            columns=aligned_zeros(count, CHOICES + 3 * self.nvec.size, COLUMNS),
             picked=np.zeros((count, COLUMNS), np.int64),
             zeros=aligned_zeros(network.rows),
             gradient=aligned_zeros(SHARES, network.parameters.size),

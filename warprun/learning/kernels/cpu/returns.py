@@ -5,6 +5,7 @@ A column is one actor of one environment. A part is COLUMNS neighbouring columns
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -57,7 +58,7 @@ class Workspace(NamedTuple):
     places: np.ndarray
     """The same shape: index of each value in `following`."""
     after: np.ndarray
-    """[thread, COLUMNS] float32: advantages of the next step."""
+    """[thread, COLUMNS] float32: what the formula gave for the next step."""
     columns: np.ndarray
     """[thread, SUMS, COLUMNS] float64: sums of a column."""
     sums: np.ndarray
@@ -140,6 +141,7 @@ def advantages(first, last, thread, network, steps, reward, log_ratio, p, advant
         next_value = memory.following[thread]
         begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
         after[:] = float32(0.0)
+        sums[:] = 0.0
         $begin
         for turn in range(turns):
             t = $t
@@ -151,10 +153,8 @@ def advantages(first, last, thread, network, steps, reward, log_ratio, p, advant
             for c in range(value.size):
                 step = Step(rewards[c], value[c], following[c], terminated[c] | truncated[c] | last_step, $ratio)
                 after[c], to_advantage[c], to_returns[c] = target($carried[c], step, p)
-            if turn % horizon == 0:
-                sums[:] = 0.0
             # float64, because the variance may be small compared with the mean.
-            for c in range(value.size):
+            for c in range(value.size if turn >= turns - horizon else 0):
                 a, r = float64(to_advantage[c]), float64(to_returns[c])
                 sums[ADVANTAGE, c] += a
                 sums[ADVANTAGE_SQUARE, c] += a * a
@@ -202,8 +202,9 @@ def copy_values(begin, end, steps, returns):
             row[c] = value[c]
 
 
-class Bound(NamedTuple):
-    """The kernels of advantages for one trajectory and one place of its rewards."""
+@dataclass
+class Bound:
+    """The kernels of advantages for one trajectory."""
 
     call: Call
     spread: Call
@@ -212,7 +213,7 @@ class Bound(NamedTuple):
     memory: Workspace
     estimate: Estimate
     rewards: int
-    """Address of the rewards."""
+    """Address of the rewards that `call` has."""
 
 
 class CpuReturns:
@@ -245,9 +246,10 @@ class CpuReturns:
     def __call__(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
         """Return advantages and returns, [T, N, A]; the next call for this trajectory overwrites them."""
         reward = reward.contiguous()
-        bound = self._bound.get(trajectory)
-        if bound is None or bound.rewards != reward.data_ptr():
-            bound = self._bound[trajectory] = self._bind(trajectory, reward)
+        bound = self._bound.get(trajectory) or self._bound.setdefault(trajectory, self._bind(trajectory, reward))
+        if bound.rewards != reward.data_ptr():  # torch has made them anew
+            bound.call.change(reward=reward.flatten(1).numpy())
+            bound.rewards = reward.data_ptr()
         if log_ratio is not None:
             bound.call.change(log_ratio=log_ratio.flatten(1).numpy())
         bound.ends.refresh(trajectory)
@@ -267,7 +269,9 @@ class CpuReturns:
         moments = Spread(*spread.unbind())._replace(explained=explained[0] if self.target.gives_errors else None)
         call = Call(self.module.advantages, self.network, steps, given, given, self.discount, *results, memory)
         of_sums = Call(self.module.spread, 1, memory.sums, spread.numpy(), explained.numpy())
-        return Bound(call, of_sums, ends, memory, Estimate(advantage, returns, moments, lasting=True), reward.data_ptr())
+        # With a ratio, a batch has log-probabilities that are new tensors in every update.
+        estimate = Estimate(advantage, returns, moments, lasting=not self.target.uses_ratio)
+        return Bound(call, of_sums, ends, memory, estimate, reward.data_ptr())
 
     def _memory(self, steps: Rollout) -> Workspace:
         threads, (horizon, columns) = self.team.count, steps.value.shape

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from warprun.errors import UserError
 from warprun.kernels.mlp import Network, normalized
 from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, read, write
 from warprun.kernels.mlp_cuda_backward import (
@@ -27,7 +26,7 @@ from warprun.kernels.sampling import FORBIDDEN, gaussian_derivatives, gaussian_e
 from warprun.learning.batch import Batch, normalize_advantage
 from warprun.learning.byte_counts import GRADIENT_THREADS, cuda_blocks
 from warprun.learning.formulas import Row
-from warprun.learning.kernels.rows import MOST_TERMS, gradient_rows, rows_of
+from warprun.learning.kernels.rows import gradient_rows, rows_of
 from warprun.learning.operations import Moments, RowLoss
 from warprun.math import exp, log
 from warprun.simulation.codegen.templates import fill
@@ -207,7 +206,7 @@ def gradient(given, back, nvec, rows, coefficients, entropy_coef, own, end, widt
                     read(rows.log_prob, at_row), read(rows.value, at_row), read(rows.advantage, begin + column), read(rows.returns, at_row)
                 )
                 d_log_prob, d_value, shown = loss(log_prob, read(block, value_at), row, coefficients)
-                ${actions}_backward(network, nvec, rows, at_row, block, column, own + TERMS, d_log_prob * weight, entropy_weight)
+                ${actions}_backward(network, nvec, rows, at_row, block, column, own + TERMS, float32(d_log_prob) * weight, entropy_weight)
                 write(block, value_at, float32(d_value) * weight)
                 $write_terms
                 write(block, (own + TERMS - 1) * COLUMNS + column, entropy * weight)
@@ -248,12 +247,8 @@ class CudaGradient:
     """Computes gradients of one network; allocates its memory once, but for what is as large as the number of blocks."""
 
     def __init__(self, network: Network, space: Space, loss: RowLoss, entropy_coef: torch.Tensor) -> None:
-        """`entropy_coef` [] is read in every gradient. Raises UserError for a loss of too many terms."""
+        """`entropy_coef` [] is read in every gradient."""
         device, terms = entropy_coef.device, len(loss.terms) + 1
-        if terms > MOST_TERMS:
-            raise UserError(
-                f"{loss.formula.__name__} shows {terms - 1} terms, and on a GPU a loss has {MOST_TERMS - 1} at most; leave some out"
-            )
         self.entropy_coef, self.coefficients, self.terms = entropy_coef, loss.coefficients, terms
         self.parameters = torch.as_tensor(network.parameters)
         outputs, components = space.outputs, space.components

@@ -129,7 +129,8 @@ def advantages(rollout, reward, following, log_ratio, p, advantage, returns, sum
     if column < rollout.columns:
         envs, env, horizon = rollout.columns // rollout.actors, column // rollout.actors, rollout.steps
         after = float32(0.0)
-        for turn in range($turns):
+        turns = $turns
+        for turn in range(turns):
             t = $t
             at, flag = t * rollout.columns + column, t * envs + env
             ends = read(rollout.terminated, flag) or read(rollout.truncated, flag) or t == horizon - 1
@@ -138,12 +139,11 @@ def advantages(rollout, reward, following, log_ratio, p, advantage, returns, sum
             after, a, r = target(after, step, p)
             write(advantage, at, a)
             write(returns, at, r)
-            if turn % horizon == 0:
-                a_sum, a_square, r_sum, r_square = float64(0.0), float64(0.0), float64(0.0), float64(0.0)
-            a_sum += float64(a)
-            a_square += float64(a) * float64(a)
-            r_sum += float64(r)
-            r_square += float64(r) * float64(r)
+            if turn >= turns - horizon:
+                a_sum += float64(a)
+                a_square += float64(a) * float64(a)
+                r_sum += float64(r)
+                r_square += float64(r) * float64(r)
     shared[thread] = a_sum
     shared[SUMMING + thread] = a_square
     shared[2 * SUMMING + thread] = r_sum
@@ -196,7 +196,7 @@ class CudaReturns:
         self.parameters = torch.as_tensor(network.parameters)
         self.threads = threads_of(np.asarray(network.layers))
         self.shared_bytes = 4 * network.rows * columns
-        functions = (follow, next_truncated, after_last, mean_and_variance, load_columns, compute_layer, read, write, self.target.formula)
+        functions = (follow, next_truncated, after_last, mean_and_variance, load_columns, compute_layer, read, write)
         numbers = {"columns": columns, "threads": self.threads, "summing": THREADS, "sums": SUMS}
         texts = FORWARD if self.target.windowed else BACKWARD
         ratio = "read(log_ratio, at)" if self.target.uses_ratio else "float32(0.0)"
