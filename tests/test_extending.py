@@ -33,8 +33,8 @@ def examples(tmp_path: Path) -> Path:
 
 @pytest.mark.by_default(0)
 @pytest.mark.parametrize("agent", ["agent=ppo", "agent=dqn agent.utd_ratio=0.05"])
-def test_agents_solve_the_simulator_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str) -> None:
-    monkeypatch.chdir(write(tmp_path, files(ROOT / "docs" / "extending.md")))
+def test_agents_solve_the_simulator_of_the_docs(examples: Path, monkeypatch: pytest.MonkeyPatch, agent: str) -> None:
+    monkeypatch.chdir(examples)
     settings = ["env=corridor", *agent.split(), "n_envs=64", "total_steps=1e5", "device=cpu", "concurrency.threads=1", "log.live=false"]
     result = warprun.train(settings)
     assert result.solved

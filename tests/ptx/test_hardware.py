@@ -216,7 +216,8 @@ def test_launches_fit_every_card(environment: str) -> None:
 def test_launches_of_1000_actors_fit_every_card() -> None:
     run = ("env.taggers=10", "env.runners=990", "agent=ppo")
     assert_launches_fit("tag_continuous", *run)
-    (rollout,) = (each for each in launches.of_run("env=tag_continuous", *run, f"n_envs={SIZES[-1]}") if each.name == "rollout")
+    found = launches.of_run("env=tag_continuous", *run, f"n_envs={SIZES[-1]}", "agent.minibatches=1")
+    rollout = next(each for each in found if each.name == "rollout")
     kernel = table.Kernel("tag_continuous", "tag_continuous", "rollout of 1000", rollout)
     assert not [problem for row in table.rows_of(kernel, FEW[1:2]) for problem in table.problems(row)]
 
