@@ -95,6 +95,15 @@ def patient(monkeypatch):
     monkeypatch.setattr(comparison, "SECONDS", 1e9)
 
 
+@pytest.mark.long
+def test_what_agrees_goes_on(patient):
+    """With two groups, of which the second acts in the middle of a step."""
+    case = CASES["market"]
+    made = make(case.environment, "market", n_envs=5, horizon=8, vary=dict(case.vary), compares=True)
+    for _ in range(4):
+        made.collect(RandomPolicies(made))
+
+
 @pytest.fixture
 def mistaken(monkeypatch):
     """The code generator makes rewards half as large again."""
