@@ -3,12 +3,13 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.report.made import made
 from warprun.report import table
-from warprun.report.compare import Comparison, compare
-from warprun.report.runs import collect
+from warprun.report.compare import Comparison, compare, on_grid
+from warprun.report.runs import Curve, collect
 from warprun.report.statistics import Interval
 
 
@@ -128,6 +129,15 @@ def test_groups_are_compared_by_the_one_that_decides(tmp_path: Path) -> None:
         text = text.replace('"eval/return": 1.0', '"eval/governors/return": 1.0, "eval/planner/return": 7.0')
         (run / "metrics.jsonl").write_text(text.replace('"train/return"', '"train/governors/return"'))
         assert collect([run], False)[0][0].evaluations.value.tolist() == [expected]
+
+
+def test_curves_meet_on_a_grid() -> None:
+    one = Curve(np.array([0.0, 10.0]), np.array([0.0, 1.0]), np.array([0.0, 100.0]))
+    ended = Curve(np.array([2.0, 4.0]), np.array([0.5, 0.6]), np.array([20.0, 40.0]))
+    grid, values = on_grid([one, ended], "env_steps", points=5)
+    assert grid.tolist() == [2.0, 4.0, 6.0, 8.0, 10.0]
+    assert values.tolist() == [[20.0, 40.0, 60.0, 80.0, 100.0], [20.0, 40.0, 40.0, 40.0, 40.0]]
+    assert on_grid([one], "env_steps", log=True)[0][0] == 0.0  # which has no logarithm
 
 
 @pytest.mark.parametrize(
