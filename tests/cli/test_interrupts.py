@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -74,9 +75,9 @@ with waiting.on("compiling rollout", "tank"):
 """
 
 
-def test_an_interrupt_takes_the_place_of_a_line_that_moves() -> None:
+def test_an_interrupt_takes_the_place_of_a_line_that_moves(tmp_path: Path) -> None:
     terminal, end = pty.openpty()
-    given = os.environ | {"TERM": "xterm"}
+    given = os.environ | {"TERM": "xterm", "WARPRUN_CACHE_DIR": str(tmp_path)}  # which does not know how long the last time took
     with subprocess.Popen([sys.executable, "-c", WAITING], stderr=end, env=given) as process:
         os.close(end)
         said = b""
