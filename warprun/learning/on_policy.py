@@ -157,7 +157,8 @@ class Learner(Generic[C]):
 
     def shown(self, means: torch.Tensor, norm: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """Return what `gradient` gave, or its mean over gradient steps, by name, with the norm of the gradient."""
-        return dict(zip(self.shows, (*means.unbind(), *([] if norm is None else [norm])), strict=False))
+        values = (*means.unbind(), *([] if norm is None else [norm]))
+        return dict(zip(self.shows[: len(values)], values, strict=True))
 
     def normalize_by(self, group: GroupTrajectory) -> None:
         """Normalise the observations of a rollout by their own moments, although the policy saw them as they are."""

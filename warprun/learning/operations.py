@@ -64,21 +64,18 @@ class RowLoss(NamedTuple):
         if taken or len(self.terms) >= MOST_TERMS:
             why = f"the name {taken[0]} is another's" if taken else f"there are {len(self.terms)} terms, and {MOST_TERMS - 1} can be"
             raise UserError(f"{place}: {why}; rename or leave out terms")
+        for number in self.coefficients:
+            if isinstance(number, bool) or not isinstance(number, int | float | np.number):
+                raise UserError(f"{place}: a coefficient must be a number, not {shown(number)}")
+        made = self._replace(coefficients=converted(self.coefficients, np.float32))
         with errors_of_user(f"{place} fails on tensors; write it with warprun.math, and branches as where", "a loss"):
-            made = self._replace(coefficients=converted(self.coefficients, _float32))
             numbers = [torch.tensor([0.5, 1.5]) + 0.1 * k for k in range(6)]
             by_log_prob, by_value, terms = made.of_rows(numbers[0], numbers[1], Row(*numbers[2:]))
-            if any(each._version for each in numbers):
-                raise ValueError("it changes a number that it gets; write x = x + y in the place of x += y")
-            if not torch.stack((by_log_prob, by_value, *terms)).isfinite().all():
-                raise ValueError("it gives numbers that are not finite")
+        if any(each._version for each in numbers):
+            raise UserError(f"{place} changes a number that it gets; write x = x + y in the place of x += y")
+        if not torch.stack((by_log_prob, by_value, *terms)).isfinite().all():
+            raise UserError(f"{place} gives numbers that are not finite")
         return made
-
-
-def _float32(number: object) -> np.float32:
-    if isinstance(number, bool) or not isinstance(number, int | float | np.number):
-        raise TypeError(f"a coefficient must be a number, not {number!r}")
-    return np.float32(number)
 
 
 class Operations(NamedTuple):

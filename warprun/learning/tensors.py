@@ -37,7 +37,7 @@ TORCH: dict[object, Callable[..., torch.Tensor]] = {
     math.maximum: _scalars(torch.maximum),
     math.clip: torch.clamp,
     math.power: torch.pow,
-    math.fmod: torch.fmod,
+    math.fmod: _scalars(torch.fmod),
     math.atan2: _scalars(torch.atan2),
     math.softplus: torch.nn.functional.softplus,
 } | {
@@ -57,7 +57,7 @@ def python_numbers(numbers: N) -> N:
     return converted(numbers, lambda number: number.item() if isinstance(number, np.generic) else number)
 
 
-def converted(numbers: N, convert: Callable[[object], object]) -> N:
+def converted(numbers: N, convert: Callable[..., object]) -> N:
     """Return a NamedTuple with each number converted."""
     return cast(N, cast(Callable[..., object], type(numbers))(*map(convert, numbers)))
 

@@ -142,7 +142,6 @@ def advantages(first, last, thread, network, steps, reward, log_ratio, p, advant
         begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
         after[:] = float32(0.0)
         sums[:] = 0.0
-        $begin
         for turn in range(turns):
             t = $t
             last_step = t == horizon - 1
@@ -182,24 +181,15 @@ CONSTANTS = {
     "float64": float64,
     "np": np,
 }
-BACKWARD = {"turns": "horizon", "t": "horizon - 1 - turn", "begin": "", "before": "", "carried": "after"}
+BACKWARD = {"turns": "horizon", "t": "horizon - 1 - turn", "before": "", "carried": "after"}
 """The last step comes first, and `after` is what it gave."""
 FORWARD = {
     "turns": "horizon * min(p.n_step, horizon)",
     "t": "turn % horizon",
-    "begin": "copy_values(begin, end, steps, returns)",
-    "before": "before = returns[min(t + 1, horizon - 1), begin:end]",
+    "before": "before = (steps.value if turn < horizon else returns)[min(t + 1, horizon - 1), begin:end]",
     "carried": "before",
 }
 """See `Target.windowed`."""
-
-
-def copy_values(begin, end, steps, returns):
-    """Let the returns of these columns be the values."""
-    for t in range(returns.shape[0]):
-        value, row = steps.value[t, begin:end], returns[t, begin:end]
-        for c in range(row.size):
-            row[c] = value[c]
 
 
 @dataclass
@@ -231,7 +221,7 @@ class CpuReturns:
             ratio_row="t" if uses else "0",
             **texts,
         )
-        names = {each.__name__: each for each in (follow, spread_of, copy_values)} | CONSTANTS
+        names = {each.__name__: each for each in (follow, spread_of)} | CONSTANTS
         self.module = load_module(f"returns_{config.advantage}", source, names | {"target": self.target.formula}, merged_function)
         self._bound: WeakKeyDictionary[Trajectory, Bound] = WeakKeyDictionary()
 
