@@ -67,7 +67,7 @@ def test_a_working_folder_that_is_gone(tmp_path):
 )
 def test_streams_that_are_closed_or_full(tmp_path, streams, codes):
     command = f"set -o pipefail; {sys.executable} -m warprun --help {streams}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}  # as in most shells: the help fits into the buffer
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode in codes
     assert done.stderr == ("warprun: error: standard output: No space left on device\n" if 1 in codes else "")

@@ -67,7 +67,9 @@ def run(arguments: Sequence[str]) -> int:
         check_working_folder()
         folder, rest = config_dir_taken(arguments)
         with configs_from(folder or config_dir()):
-            return _dispatch(rest)
+            code = _dispatch(rest)
+        sys.stdout.flush()  # a full disk fails the command, also where all that it says fits into the buffer
+        return code
 
     outcome = attempt(command)
     outcome.tell()
