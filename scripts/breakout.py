@@ -25,6 +25,7 @@ from warprun.config.compose import compose
 from warprun.config.schema import Config
 from warprun.learning.networks import ACTIVATIONS, hidden_layers, make_encoder
 from warprun.runs.build import set_up
+from warprun.simulation.external.registered import check_id
 from warprun.state import derived_seed
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def environments(config: Config, seed: int) -> VecEnv:
     from stable_baselines3.common.env_util import make_vec_env
 
     assert config.env.id is not None
+    check_id(config.env.id, config.env.register)
     limit = {"max_episode_steps": config.env.time_limit}
     return make_vec_env(config.env.id, config.n_envs, seed=seed, env_kwargs=limit)
 

@@ -50,7 +50,8 @@ class EnvConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of `gymnasium.make`, or of the class of an environment that Python steps: env.kwargs.NAME=value."""
     register: list[str] = field(default_factory=list)
-    """With env=gymnasium: modules to import first, because they register environments, such as [ale_py]."""
+    """With env=gymnasium: what registers environments: modules to import, such as [ale_py], or MODULE:FUNCTION to call, such as
+    ["minatar.gym:register_envs"]."""
     vector: bool = False
     """The environment is a `gymnasium.vector.VectorEnv`, which steps many environments at once."""
     timeout_s: float = 60.0

@@ -103,6 +103,7 @@ def test_evaluations_play_each_environment_from_a_reset(folder: Path) -> None:
     assert 1.0 <= result.metrics["eval/episode_length"] <= 11.0
 
 
+GAME = "gymnasium.envs.classic_control:CartPoleEnv"
 ENDLESS = """
 
 class Endless(Walk):
@@ -126,6 +127,16 @@ def wrapped():
 
 
 environment = """
+
+
+def test_a_function_registers_environments_once(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(folder)
+    (folder / "games.py").write_text(f"import gymnasium\n\n\ndef register():\n    gymnasium.register('Game-v0', {GAME!r})\n")
+    given = ["env=gymnasium", "env.id=Game-v0", "agent=a2c", "agent.horizon=16", "total_steps=256", *SMALL]
+    assert cli.run(given) == 2
+    assert "[MODULE:FUNCTION] registers" in capfd.readouterr().err
+    assert cli.run([*given, 'env.register=["games:register"]']) == 0
+    assert "Overriding" not in capfd.readouterr().err
 
 
 @pytest.mark.by_default(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -31,21 +32,30 @@ def import_gymnasium() -> ModuleType:
 
 
 def check_id(wanted: str | None, register: Sequence[str]) -> None:
-    """Import the modules `register`, which register environments. Raises UserError unless Gymnasium then knows the id."""
+    """Register environments by `register`: MODULE or MODULE:FUNCTION each. Raises UserError unless Gymnasium then knows the id."""
     gymnasium = import_gymnasium()
     if not wanted:
         raise UserError("env.id is missing: write env.id=NAME of an environment of Gymnasium, such as env.id=LunarLander-v3")
-    for module in register:
+    for name in register:
         try:
-            import_module(module)
+            _register(name)
         except Exception as error:
-            raise UserError(f"env.register={module} cannot be imported: {type(error).__name__}: {printable(error)}") from None
+            raise UserError(f"env.register={name} cannot be imported: {type(error).__name__}: {printable(error)}") from None
     if wanted not in gymnasium.registry:
         name = wanted.rpartition("-v")[0] or wanted
         same = [known for known in gymnasium.registry if known.rpartition("-v")[0] == name]  # in order of their versions
         hint = nearest(wanted, same[-1:]) or nearest(wanted, gymnasium.registry)
-        hint = hint or "; env.register=[MODULE] imports a module that registers its environments"
+        hint = hint or "; env.register=[MODULE] or [MODULE:FUNCTION] registers those of a package"
         raise UserError(f"env.id={printable(wanted)}: Gymnasium knows no such environment{hint}")
+
+
+@cache
+def _register(name: str) -> None:
+    """Import MODULE, which registers environments, or call MODULE:FUNCTION, which does. Once in a process: Gymnasium warns of a second."""
+    module, _, function = name.partition(":")
+    imported = import_module(module)
+    if function:
+        getattr(imported, function)()
 
 
 def time_limit(wanted: str) -> int | None:
@@ -57,8 +67,8 @@ def time_limit(wanted: str) -> int | None:
 def make(id: str, register: Sequence[str], kwargs: Mapping[str, object]) -> Env:
     """Return one environment, without time limit: `Slice` counts the steps. Raises UserError if a package is missing."""
     gymnasium = import_gymnasium()
-    for module in register:
-        import_module(module)
+    for name in register:
+        _register(name)
     try:
         return gymnasium.make(id, max_episode_steps=-1, disable_env_checker=True, **kwargs)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
@@ -74,8 +84,8 @@ def make_vector(
 ) -> VectorEnv:
     """Return a `gymnasium.vector.VectorEnv`. Raises UserError if a package is missing."""
     gymnasium = import_gymnasium()
-    for module in register:
-        import_module(module)
+    for name in register:
+        _register(name)
     given = dict(kwargs)
     if given.get("vectorization_mode", "") in ("sync", "async") or gymnasium.registry[id].vector_entry_point is None:
         given["vector_kwargs"] = {"autoreset_mode": "SameStep"} | dict(given.get("vector_kwargs", {}))
