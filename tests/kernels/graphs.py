@@ -139,7 +139,7 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
 
 def as_on_a_gpu() -> None:
     """Let the CPU take the code that is a GPU's."""
-    choose.KernelReplay = Replay  # type: ignore[misc, assignment]
+    choose.CpuReplay = Replay  # type: ignore[misc, assignment]
     repeat.record = record
     repeat.run_aside = lambda work: work()
     for module in KERNEL_MODULES:

@@ -128,7 +128,7 @@ def test_the_work_of_agents_is_the_same_and_on_the_device_alone(case: str, monke
 @pytest.mark.parametrize("case", CASES)
 def test_no_result_depends_on_an_order(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers on the CPU, computed as a GPU does: by torch."""
-    monkeypatch.setattr(choose, "KernelReplay", Replay)
+    monkeypatch.setattr(choose, "CpuReplay", Replay)
     name, settings = CASES[case]
     env = world(case)
     agent = build(name, env, **settings)

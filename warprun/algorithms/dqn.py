@@ -15,6 +15,8 @@ from warprun.algorithms.settings import DQNConfig
 from warprun.learning.critics import ActingNetwork, QuantileQNetwork
 from warprun.learning.descent import Due, Terms, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics
+from warprun.learning.kernels.losses import q_values
+from warprun.learning.kernels.tile_loss import TileLoss
 from warprun.learning.networks import training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay import TransitionBatch
@@ -118,7 +120,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         self.values = Trained(network, config, config.learning_rate, context.device)
         super().__init__(config, group, context, seed, {"values": self.values})
         loss = partial(values_loss if config.quantiles is None else quantiles_loss, config, self.values)
-        self.values_step = self.descent(self.values, loss, "q_values", (self.values.target,), config.double)
+        self.values_step = self.descent(self.values, loss, TileLoss(q_values, (self.values.target,), config.double))
 
     def gradient_step(self, batch: TransitionBatch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; Mnih et al. 2015, algorithm 1."""

@@ -15,6 +15,8 @@ from warprun.learning.critics import Critics
 from warprun.learning.descent import Due, Terms, Trained, seeded
 from warprun.learning.draws import Stream, normals
 from warprun.learning.interfaces import Context, Metrics, own_seed
+from warprun.learning.kernels import losses
+from warprun.learning.kernels.tile_loss import TileLoss
 from warprun.learning.networks import training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay import TransitionBatch
@@ -60,9 +62,9 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         super().__init__(config, group, context, seed, {"actor": self.actor, "critics": self.critics})
         self.smoothing = Stream(own_seed(context, seed, "smoothing"), self.number.tensor)
         smoothing = (float(config.target_policy_noise), float(config.target_noise_clip), self.smoothing)
-        reads = (self.actor.target, self.critics.target)
-        self.critics_step = self.descent(self.critics, self.critics_loss, "critics", reads, smoothing)
-        self.actor_step = self.descent(self.actor, self.actor_loss, "actor", (self.critics.network,))
+        of_critics = TileLoss(losses.critics, (self.actor.target, self.critics.target), smoothing)
+        self.critics_step = self.descent(self.critics, self.critics_loss, of_critics)
+        self.actor_step = self.descent(self.actor, self.actor_loss, TileLoss(losses.actor, (critics,)))
         theta = config.noise_theta if config.noise == "ou" else 1.0
         self.noise = torch.tensor([0.0, config.noise_std, theta], device=device)
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
-from torch import nn
 
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
@@ -16,8 +15,8 @@ from warprun.learning.critics import ActingNetwork
 from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep, Trained
 from warprun.learning.interfaces import Context, Metrics, by_group, own_seed
 from warprun.learning.kernels import choose
-from warprun.learning.kernels.cpu.updates import KernelSteps
 from warprun.learning.kernels.layers import fused_layers
+from warprun.learning.kernels.tile_loss import MeanLoss, Steps, TileLoss
 from warprun.learning.normalization import observation_normalizer
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import TransitionBatch
@@ -43,7 +42,7 @@ class DeviceWork(NamedTuple):
 class OffPolicyLearner(ABC, Generic[C]):
     """The replay memory and the networks of one group; an algorithm adds networks, losses and exploration.
 
-    An algorithm states a loss by torch, and names the CPU kernel of the same loss (`descent`); replay and acting are alike for both.
+    An algorithm states a loss twice (`descent`): by torch, and on a tile of transitions, for kernels.
     """
 
     noise: torch.Tensor
@@ -80,22 +79,20 @@ class OffPolicyLearner(ABC, Generic[C]):
         self,
         trained: AnyOptimized,
         loss: Callable[P, Terms],
-        kernel: str = "",
-        reads: tuple[nn.Module, ...] = (),
-        settings: object = None,
+        in_kernels: TileLoss | MeanLoss | None = None,
     ) -> Callable[Concatenate[Due, P], Taken]:
         """Return the gradient step of a network on a loss, which the target network follows when it is due.
 
-        `kernel` is the name of the CPU kernel of this loss in `kernels.cpu.updates.LOSSES`, empty if there is none. This kernel gets
-        the networks `reads`, then the trained one, and `settings`. Gradients and means are those of all processes.
+        `loss` is that of torch, `in_kernels` the same loss for kernels, on CPU and on CUDA; without it torch computes this step. Gradients
+        and means are those of all processes.
         """
-        if kernel and (steps := self._kernel_steps):
-            return cast("Callable[Concatenate[Due, P], Taken]", steps.step(kernel, trained, reads, settings))
+        if in_kernels and (steps := self._kernel_steps):
+            return cast("Callable[Concatenate[Due, P], Taken]", steps.step(trained, in_kernels))
         step = choose.descent(trained, self._context)
         return TorchStep(loss, trained, step, self.config.tau, self._context.communicator)
 
     @cached_property
-    def _kernel_steps(self) -> KernelSteps | None:
+    def _kernel_steps(self) -> Steps | None:
         return choose.gradient_steps(self.trained.values(), self.config, self._context)
 
     @property

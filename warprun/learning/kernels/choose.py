@@ -15,10 +15,11 @@ from warprun.learning.kernels.cpu.gradient import CpuGradient
 from warprun.learning.kernels.cpu.minibatches import CpuMinibatches
 from warprun.learning.kernels.cpu.optimizer import CpuAdam
 from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
-from warprun.learning.kernels.cpu.replay import KernelReplay
+from warprun.learning.kernels.cpu.replay import CpuReplay
 from warprun.learning.kernels.cpu.returns import CpuReturns
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
-from warprun.learning.kernels.cpu.updates import KernelSteps
+from warprun.learning.kernels.cpu.updates import CpuSteps
+from warprun.learning.kernels.tile_loss import Steps
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.operations import Operations, TorchOperations
 from warprun.learning.optimizers import Adam, Optimizer
@@ -129,14 +130,24 @@ def adam(optimizer: Optimizer, parameters: torch.Tensor, rate: torch.Tensor, max
 
 
 def replay_memory(config: OffPolicyConfig, group: GroupSpec, context: Context, seed: int) -> Replay:
-    """Return the replay memory of a group; kernels compute that of a CPU, whatever the plan."""
-    kind = KernelReplay if context.device.type == "cpu" else Replay
+    """Return the replay memory of a group; kernels compute it, whatever the plan."""
+    kind: type[Replay] = CpuReplay
+    if context.device.type != "cpu":
+        from warprun.learning.kernels.cuda.replay import CudaReplay
+
+        kind = CudaReplay
     return kind(config, group, context.device, context.n_envs, seed, context.sources)
 
 
-def gradient_steps(trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> KernelSteps | None:
+def gradient_steps(trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> Steps | None:
     """Return the kernels that compute gradient steps of the networks `trained`; None: torch computes them."""
-    return KernelSteps(trained, config, context) if context.plan.gradients == "kernels" else None
+    if context.plan.gradients == "torch":
+        return None
+    if context.device.type == "cpu":
+        return CpuSteps(trained, config, context)
+    from warprun.learning.kernels.cuda.updates import CudaSteps
+
+    return CudaSteps(trained, config, context)
 
 
 def descent(trained: AnyOptimized, context: Context) -> Callable[[torch.Tensor], torch.Tensor]:

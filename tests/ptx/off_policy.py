@@ -1,0 +1,150 @@
+"""The gradient steps of off-policy agents on the machine beside float64: losses, their gradients, and priorities."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import nn
+
+from tests.agents import build
+from tests.learning.cuda.off_policy_cases import CASES, environment_of
+from tests.learning.helpers import environment, rollout
+from tests.ptx.learning import Found
+from warprun.algorithms.dqn import values_loss
+from warprun.environment import Box, Discrete
+from warprun.learning.descent import Terms
+from warprun.learning.kernels import choose
+from warprun.learning.kernels.cuda import updates
+from warprun.learning.kernels.cuda.replay import CudaReplay
+from warprun.learning.kernels.cuda.updates import CudaStep, CudaSteps
+from warprun.learning.network_settings import LayersConfig
+from warprun.learning.off_policy import OffPolicyLearner
+from warprun.learning.off_policy_settings import OffPolicyConfig, ReplayConfig
+from warprun.learning.replay import Replay, TransitionBatch
+from warprun.spec import Field
+
+NETWORKS = {"relu 17-5": LayersConfig(hidden=[17, 5]), "tanh 130-70": LayersConfig(hidden=[130, 70], activation="tanh")}
+
+
+def learner_of(case: str, batch_size: int, network: str) -> OffPolicyLearner[Any]:
+    """Return a learner with CUDA kernels for two multiprocessors and with a full replay memory."""
+    name, space, settings = CASES[case]
+    given = {"learning_starts": 10**6, "batch_size": batch_size, "replay": ReplayConfig(capacity=200), "utd_ratio": 0.1, **settings}
+    with patch.object(choose, "gradient_steps", CudaSteps), patch.object(updates, "multiprocessors", lambda device: 2):
+        agent = build(name, environment_of(space), fused=False, **given | {"network": NETWORKS[network]})
+    for seed in range(6):
+        agent.update(rollout(environment_of(space), horizon=8, n_envs=5, seed=seed), 0.0)
+    (learner,) = agent.learners
+    for each in learner.trained.values():
+        each.parameters += 0.1 * torch.randn(each.parameters.shape, generator=torch.Generator().manual_seed(2))
+    learner.schedule(0.0)
+    return learner
+
+
+def gradients(case: str, batch_size: int, network: str) -> Found:
+    """Compute the gradients of all networks of an agent, the means of the terms, and the errors."""
+    learner = learner_of(case, batch_size, network)
+    batch = learner.replay.draw(learner.number.tensor)
+    batch = batch._replace(weight=0.5 + torch.rand(batch_size, generator=torch.Generator().manual_seed(3)))
+    found: dict[str, np.ndarray] = {}
+    for name in ("values", "critics", "actor"):
+        step = getattr(learner, f"{name}_step", None)
+        if isinstance(step, CudaStep):
+            found[name] = step.gradient(batch).double().numpy().copy()
+            if name != "actor":
+                found["error"] = step._error.double().numpy().copy()
+    exact = exact_gradients(learner, batch)
+    for name in found.keys() - {"error"}:
+        for arrays in (found, exact):
+            arrays[name], arrays[f"terms of {name}"] = arrays[name][:-2], arrays[name][-2:]
+    scales = {name: np.abs(exact[name]).max() for name in ("values", "critics", "actor") if name in exact}
+    return tuple({key: array / scales.get(key, 1.0) for key, array in arrays.items()} for arrays in (found, exact))  # type: ignore[return-value]
+
+
+def exact_gradients(learner: Any, batch: TransitionBatch) -> dict[str, np.ndarray]:
+    """Return the same by autograd of the losses of torch, in float64."""
+    for each in learner.trained.values():
+        for network in (each.network, getattr(each, "target", None)):
+            if network is not None:
+                own_double(network)
+    batch = batch._replace(**{name: part.double() for name, part in batch._asdict().items() if part.is_floating_point()})
+    losses: dict[str, Callable[[], Terms]] = {}
+    if hasattr(learner, "values"):
+        losses["values"] = lambda: values_loss(learner.config, learner.values, batch)
+    elif hasattr(learner, "temperature"):
+        losses["critics"] = lambda: learner.critics_loss(batch, batch.next_obs, None)
+        losses["actor"] = lambda: learner.actor_loss(batch, batch.obs, None)
+    else:
+        losses["critics"] = lambda: learner.critics_loss(batch, None, None)
+        losses["actor"] = lambda: learner.actor_loss(batch, None, None)
+    found: dict[str, np.ndarray] = {}
+    for name, loss in losses.items():
+        terms = loss()
+        flat = torch.autograd.grad(terms.loss, list(getattr(learner, name).network.parameters()))
+        value = terms.value.mean() if not (name == "actor" and not hasattr(learner, "temperature")) else torch.zeros(())
+        found[name] = torch.cat([*(g.reshape(-1) for g in flat), value.double().view(1).detach(), terms.loss.view(1).detach()]).numpy()
+        if name != "actor":
+            found["error"] = terms.rows.detach().numpy()
+    return found
+
+
+def own_double(network: nn.Module) -> None:
+    for name, parameter in [*network.named_parameters()]:
+        owner, _, leaf = name.rpartition(".")
+        setattr(network.get_submodule(owner), leaf, nn.Parameter(parameter.detach().double()))
+
+
+REPLAYS: dict[str, dict[str, Any]] = {
+    "uniform": {"capacity": 200},
+    "returns of 3 steps": {"capacity": 107, "n_step": 3},
+    "prioritized": {"capacity": 330, "prioritized": True},
+    "smaller than a rollout": {"capacity": 47, "prioritized": True, "n_step": 2},
+    "two sources": {"capacity": 300, "prioritized": True, "n_step": 3, "sources": 2},
+    "bytes": {"capacity": 90, "bytes": True},
+}
+
+
+def replay_memory(case: str) -> Found:
+    """Store rollouts, draw batches and change priorities; return all that is left, beside that of torch."""
+    given = dict(REPLAYS[case])
+    sources = given.pop("sources", None)
+    env = environment(one=Discrete(4))
+    group = env.spec.groups[0]
+    if given.pop("bytes", False):
+        group = replace(group, observation=Box(3, fields=(Field(0, (1, 3), kind="image"),)))
+    settings = OffPolicyConfig(batch_size=23, n_step=given.pop("n_step", 1), gamma=0.9, replay=ReplayConfig(**{"beta": 0.5, **given}))
+    arrays: Found = ({}, {})
+    for found, form in zip(arrays, (CudaReplay, Replay), strict=True):
+        memory = form(settings, group, torch.device("cpu"), 5, 7, sources)
+        for n in range(5):
+            taken = rollout(env, horizon=5, n_envs=5, seed=n)
+            if group.observation.bytes:
+                for obs in (taken.groups["one"].obs, taken.groups["one"].final_obs):
+                    obs.copy_((obs.abs() * 100).round().clamp(max=164) / 255)
+            taken.continues.fill_(n != 3)
+            taken.source.fill_(n % 2 if sources else 0)
+            memory.advance(5)
+            memory.store(taken, taken.groups["one"])
+            batch = memory.draw(torch.tensor(n))
+            found |= {f"{name} {n}": part.double().numpy().copy() for name, part in batch._asdict().items()}
+            if settings.replay.prioritized:
+                error = torch.randn(23, generator=torch.Generator().manual_seed(n))
+                memory.update_priorities(batch.row.clone(), error)
+        found |= {name: tensor.double().numpy().copy() for name, tensor in memory.tensors().items()}
+        rows = memory.place.rows
+        for name in memory.ring._fields:
+            found[name] = found[name][:rows]
+    return arrays
+
+
+def parts() -> dict[str, Callable[[], Found]]:
+    """Return the parts by name."""
+    cases = [("dqn", 37), ("plain dqn", 1), ("td3", 70), ("ddpg", 37), ("sac", 37), ("sac", 100), ("sac constant", 5)]
+    replays = {f"replay memory: {case}": partial(replay_memory, case) for case in REPLAYS}
+    return replays | {
+        f"{case}, batch of {batch}, {network}": partial(gradients, case, batch, network) for case, batch in cases for network in NETWORKS
+    }
