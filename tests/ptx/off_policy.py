@@ -1,6 +1,7 @@
 """The gradient steps of off-policy agents on the machine beside float64: losses, their gradients, and priorities."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,14 +12,14 @@ import torch
 from torch import nn
 
 from tests.agents import build
-from tests.learning.cuda.off_policy_cases import CASES, environment_of
 from tests.learning.helpers import environment, rollout
 from tests.ptx.learning import Found
+from tests.simulation.rollouts import Arrays
 from warprun.algorithms.dqn import values_loss
-from warprun.environment import Box, Discrete
+from warprun.environment import Box, Discrete, Environment, Space
 from warprun.learning.descent import Terms
 from warprun.learning.kernels import choose
-from warprun.learning.kernels.cuda import updates
+from warprun.learning.kernels.cuda import updates as cuda_updates
 from warprun.learning.kernels.cuda.replay import CudaReplay
 from warprun.learning.kernels.cuda.updates import CudaStep, CudaSteps
 from warprun.learning.network_settings import LayersConfig
@@ -29,13 +30,57 @@ from warprun.spec import Field
 
 NETWORKS = {"relu 17-5": LayersConfig(hidden=[17, 5]), "tanh 130-70": LayersConfig(hidden=[130, 70], activation="tanh")}
 
+CASES: dict[str, tuple[str, Space, dict[str, Any]]] = {
+    "dqn": ("dqn", Discrete(3), {}),
+    "plain dqn": ("dqn", Discrete(3), {"double": False, "max_grad_norm": None, "n_step": 3, "normalize_obs": True}),
+    "prioritized dqn": ("dqn", Discrete(3), {"replay": ReplayConfig(200, prioritized=True), "target_update_interval": 2, "tau": 0.3}),
+    "ddpg": ("ddpg", Box(2), {"learning_rate_end": 1e-5}),
+    "td3": ("td3", Box(2), {"network": LayersConfig(hidden=[24, 17], activation="tanh"), "max_grad_norm": 0.1}),
+    "sac": ("sac", Box(2), {"network": LayersConfig(hidden=[24, 17], activation="tanh"), "max_grad_norm": 0.1}),
+    "sac prioritized": ("sac", Box(1), {"replay": ReplayConfig(200, prioritized=True), "target_update_interval": 2, "n_step": 2}),
+    "sac constant": ("sac", Box(1), {"temperature_learning_rate": None, "temperature": 0.2, "normalize_obs": True}),
+}
+
+
+def environment_of(space: Space) -> Environment:
+    """Return an environment of one group with an action space."""
+    env = environment(one=Box(1))
+    object.__setattr__(env.groups[0], "action", space)
+    return env
+
+
+@contextmanager
+def cuda_steps() -> Iterator[None]:
+    """Let kernels for a GPU compute what those of a CPU would in agents that are made in this context."""
+    with patch.object(choose, "CpuSteps", CudaSteps), patch.object(choose, "CpuReplay", CudaReplay):
+        yield
+
+
+def after_updates(case: str, by_kernels: bool) -> Arrays:
+    """Return the state of an agent after two updates, and its metrics."""
+    name, space, settings = CASES[case]
+    env = environment_of(space)
+    given = {"learning_starts": 0, "batch_size": 37, "replay": ReplayConfig(capacity=200), "network": LayersConfig(hidden=[9, 8])}
+    given |= {"utd_ratio": 2 / 30, **settings}
+    with cuda_steps() if by_kernels else nullcontext():
+        agent = build(name, env, fused=by_kernels, **given)
+    for update in range(2):
+        metrics = agent.update(rollout(env, horizon=6, n_envs=5, seed=update), update / 2)
+    found = agent.state() | {f"metrics/{key}": value for key, value in metrics.items()}
+    return {key: np.array(float(value)) if isinstance(value, float) else value.numpy().copy() for key, value in found.items()}
+
+
+def updates(case: str) -> Found:
+    """Let an agent take two updates by kernels, beside the same by torch."""
+    return after_updates(case, True), after_updates(case, False)
+
 
 def learner_of(case: str, batch_size: int, network: str) -> OffPolicyLearner[Any]:
     """Return a learner with CUDA kernels for two multiprocessors and with a full replay memory."""
     name, space, settings = CASES[case]
     given = {"learning_starts": 10**6, "batch_size": batch_size, "replay": ReplayConfig(capacity=200), "utd_ratio": 0.1, **settings}
-    with patch.object(choose, "gradient_steps", CudaSteps), patch.object(updates, "multiprocessors", lambda device: 2):
-        agent = build(name, environment_of(space), fused=False, **given | {"network": NETWORKS[network]})
+    with cuda_steps(), patch.object(cuda_updates, "multiprocessors", lambda device: 2):
+        agent = build(name, environment_of(space), fused=True, **given | {"network": NETWORKS[network]})
     for seed in range(6):
         agent.update(rollout(environment_of(space), horizon=8, n_envs=5, seed=seed), 0.0)
     (learner,) = agent.learners
@@ -145,6 +190,13 @@ def parts() -> dict[str, Callable[[], Found]]:
     """Return the parts by name."""
     cases = [("dqn", 37), ("plain dqn", 1), ("td3", 70), ("ddpg", 37), ("sac", 37), ("sac", 100), ("sac constant", 5)]
     replays = {f"replay memory: {case}": partial(replay_memory, case) for case in REPLAYS}
-    return replays | {
-        f"{case}, batch of {batch}, {network}": partial(gradients, case, batch, network) for case, batch in cases for network in NETWORKS
-    }
+    whole = {f"updates: {case}": partial(updates, case) for case in CASES}
+    return (
+        replays
+        | whole
+        | {
+            f"{case}, batch of {batch}, {network}": partial(gradients, case, batch, network)
+            for case, batch in cases
+            for network in NETWORKS
+        }
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
@@ -12,11 +11,11 @@ import torch
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
 from warprun.learning.critics import ActingNetwork
-from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep, Trained
+from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, Trained
 from warprun.learning.interfaces import Context, Metrics, by_group, own_seed
 from warprun.learning.kernels import choose
 from warprun.learning.kernels.layers import fused_layers
-from warprun.learning.kernels.tile_loss import MeanLoss, Steps, TileLoss
+from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss
 from warprun.learning.normalization import observation_normalizer
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import TransitionBatch
@@ -62,7 +61,7 @@ class OffPolicyLearner(ABC, Generic[C]):
                 choose.recurrence(each.target, context)
         self.normalizer = observation_normalizer(config, group, device, context.communicator)
         self.replay = choose.replay_memory(config, group, context, own_seed(context, seed, "replay"))
-        self._context = context
+        self._steps = choose.GradientSteps(trained.values(), config, context)
         self.carry = config.network.carry()
         """Numbers H that the policy remembers of an episode, for each actor; 0: it has no memory."""
         self.sequences = Sequences(self.replay, config) if self.carry else None
@@ -86,14 +85,7 @@ class OffPolicyLearner(ABC, Generic[C]):
         `loss` is that of torch, `in_kernels` the same loss for kernels, on CPU and on CUDA; without it torch computes this step. Gradients
         and means are those of all processes.
         """
-        if in_kernels and (steps := self._kernel_steps):
-            return cast("Callable[Concatenate[Due, P], Taken]", steps.step(trained, in_kernels))
-        step = choose.descent(trained, self._context)
-        return TorchStep(loss, trained, step, self.config.tau, self._context.communicator)
-
-    @cached_property
-    def _kernel_steps(self) -> Steps | None:
-        return choose.gradient_steps(self.trained.values(), self.config, self._context)
+        return self._steps(trained, loss, in_kernels)
 
     @property
     def updates(self) -> int:
@@ -135,12 +127,16 @@ class OffPolicyLearner(ABC, Generic[C]):
         return fused_layers(self.policy.policy_layers(), self.acting.parameters, self.normalizer)
 
     def act(self, obs: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what `policy` gives for observations [B, F] after `carry` [B, H], and the next carry."""
+        """Return what `policy` gives for observations [B, F] after `carry` [B, H], and the next carry; only with memory."""
         with torch.no_grad():
-            if not self.carry:
-                return self.policy(self.normalized(obs)), carry
             output, carry = self.policy.unroll(self.normalized(obs)[None], carry, torch.zeros_like(obs[None, :, 0], dtype=torch.bool))
             return output[0], carry
+
+    def act_by_torch(self, obs: torch.Tensor, policy_output: torch.Tensor) -> None:
+        """Write what `policy` gives for observations [B, F] to the first columns of `policy_output` [B, P]; only without memory."""
+        with torch.no_grad():
+            output = self.policy(self.normalized(obs))
+            policy_output[:, : output.shape[-1]] = output
 
     def normalized(self, obs: torch.Tensor) -> torch.Tensor:
         """Return observations as the networks get them."""
@@ -236,7 +232,7 @@ class OffPolicyAgent(Generic[C]):
         self.exploration = Exploration(config.policies, {learner.name: learner.exploration for learner in self.learners})
         self.carry = {learner.name: learner.carry for learner in self.learners}
         self.kept: dict[str, int] = {}
-        self._acting = [choose.acting(learner.kernel_network, context) for learner in self.learners]
+        self._acting = [choose.acting(learner.kernel_network, learner.act_by_torch, context) for learner in self.learners]
         self._env_steps = Counter()
         self._communicator = context.communicator
 
@@ -267,14 +263,12 @@ class OffPolicyAgent(Generic[C]):
                 group.obs[row].flatten(0, 1),
                 group.policy_output.view(-1, group.policy_output.shape[-1]),
             )
-            if acting:
+            if not learner.carry:
                 acting(obs, policy_output)
                 continue
-            before = trajectory.carry_before(learner.name, row).flatten(0, 1) if learner.carry else obs.new_zeros(len(obs), 0)
-            output, after = learner.act(obs, before)
+            output, after = learner.act(obs, trajectory.carry_before(learner.name, row).flatten(0, 1))
             policy_output[:, : output.shape[-1]] = output
-            if learner.carry:
-                trajectory.carries[learner.name].after[row].view(-1, learner.carry).copy_(after)
+            trajectory.carries[learner.name].after[row].view(-1, learner.carry).copy_(after)
 
     def update(self, trajectory: Trajectory, progress: float) -> Metrics:
         """Store a rollout and take the gradient steps that are due at `progress`, 0 to 1, of the run.

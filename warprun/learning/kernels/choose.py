@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Concatenate, ParamSpec, TypeAlias, cast
 
 import torch
 from torch import nn
 
 from warprun.kernels.mlp import Network
-from warprun.learning.descent import AnyOptimized
+from warprun.learning.descent import AnyOptimized, Due, Taken, Terms, TorchStep
 from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu.acting import CpuActing
 from warprun.learning.kernels.cpu.gradient import CpuGradient
@@ -19,12 +21,15 @@ from warprun.learning.kernels.cpu.replay import CpuReplay
 from warprun.learning.kernels.cpu.returns import CpuReturns
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.kernels.cpu.updates import CpuSteps
-from warprun.learning.kernels.tile_loss import Steps
+from warprun.learning.kernels.tile_loss import MeanLoss, Steps, TileLoss
 from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.operations import Operations, TorchOperations
 from warprun.learning.optimizers import Adam, Optimizer
 from warprun.learning.replay import Replay
 from warprun.spec import GroupSpec
+
+P = ParamSpec("P")
+Act: TypeAlias = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 def recurrence(module: nn.Module, context: Context) -> None:
@@ -139,24 +144,32 @@ def replay_memory(config: OffPolicyConfig, group: GroupSpec, context: Context, s
     return kind(config, group, context.device, context.n_envs, seed, context.sources)
 
 
-def gradient_steps(trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> Steps | None:
-    """Return the kernels that compute gradient steps of the networks `trained`; None: torch computes them."""
-    if context.plan.gradients == "torch":
-        return None
-    if context.device.type == "cpu":
-        return CpuSteps(trained, config, context)
-    from warprun.learning.kernels.cuda.updates import CudaSteps
+class GradientSteps:
+    """Makes the gradient steps of one learner, by kernels where the plan says so and the algorithm states its loss for them."""
 
-    return CudaSteps(trained, config, context)
+    def __init__(self, trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> None:
+        """`trained`: what the learner trains."""
+        self._trained, self._config, self._context = list(trained), config, context
+
+    def __call__(
+        self, trained: AnyOptimized, loss: Callable[P, Terms], in_kernels: TileLoss | MeanLoss | None
+    ) -> Callable[Concatenate[Due, P], Taken]:
+        """Return the gradient step of a network on a loss, that of torch and, if there is one, the same for kernels."""
+        if in_kernels and self._context.plan.gradients == "kernels":
+            return cast("Callable[Concatenate[Due, P], Taken]", self._kernels.step(trained, in_kernels))
+        step = adam(trained.optimizer, trained.parameters, trained.learning_rate.tensor, trained.max_norm, self._context)
+        return TorchStep(loss, trained, step.step if step else trained.step, self._config.tau, self._context.communicator)
+
+    @cached_property
+    def _kernels(self) -> Steps:
+        if self._context.device.type == "cpu":
+            return CpuSteps(self._trained, self._config, self._context)
+        from warprun.learning.kernels.cuda.updates import CudaSteps
+
+        return CudaSteps(self._trained, self._config, self._context)
 
 
-def descent(trained: AnyOptimized, context: Context) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what clips a gradient [P] by torch and moves the parameters of a network, and returns the norm before, []."""
-    step = adam(trained.optimizer, trained.parameters, trained.learning_rate.tensor, trained.max_norm, context)
-    return step.step if step else trained.step
-
-
-def acting(network: Callable[[], Network], context: Context) -> CpuActing | None:
-    """Return the kernel that computes policy outputs of `network()` between two steps; None: torch computes them."""
+def acting(network: Callable[[], Network], by_torch: Act, context: Context) -> Act:
+    """Return what writes the policy outputs [R, P] of observations [R, F] between two steps: kernels on a CPU, or `by_torch`."""
     by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
-    return CpuActing(network(), context.threads) if by_kernels else None
+    return CpuActing(network(), context.threads) if by_kernels else by_torch
