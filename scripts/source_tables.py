@@ -12,8 +12,7 @@ from common import DOCS, ROOT, table
 from warprun.algorithms import config_class
 from warprun.config import concurrency
 from warprun.config import schema as config
-from warprun.learning import network_settings, off_policy_settings
-from warprun.learning import settings as agents
+from warprun.learning.settings import agent, networks, off_policy
 from warprun.sweeps import launch
 
 Part = tuple[str, type, str]
@@ -34,20 +33,20 @@ RUN_TABLES: dict[str, list[Part]] = {
     "log": [("", config.LogConfig, "log.")],
     "engine": [("", config.EngineConfig, "engine.")],
     "on_policy": [
-        ("both", agents.OnPolicyConfig, "agent."),
+        ("both", agent.OnPolicyConfig, "agent."),
         ("`a2c`", config_class("a2c"), "agent."),
         ("`ppo`", config_class("ppo"), "agent."),
     ],
     "off_policy": [
-        ("all", off_policy_settings.OffPolicyConfig, "agent."),
-        ("all", off_policy_settings.ReplayConfig, "agent.replay."),
+        ("all", off_policy.OffPolicyConfig, "agent."),
+        ("all", off_policy.ReplayConfig, "agent.replay."),
         *((f"`{name}`", config_class(name), "agent.") for name in ("dqn", "ddpg", "td3", "sac")),
     ],
     "network": [
-        ("all", network_settings.LayersConfig, "agent.network."),
-        ("`a2c` `ppo`", network_settings.NetworkConfig, "agent.network."),
+        ("all", networks.LayersConfig, "agent.network."),
+        ("`a2c` `ppo`", networks.NetworkConfig, "agent.network."),
     ],
-    "optimizer": [("", agents.OptimizerConfig, "agent.optimizer.")],
+    "optimizer": [("", agent.OptimizerConfig, "agent.optimizer.")],
 }
 SWEEP_TABLES: dict[str, list[Part]] = {
     "local": [("", launch.LocalConfig, "launcher.")],

@@ -13,7 +13,7 @@ from warprun.environment import Box, Environment, MultiDiscrete, Space
 from warprun.errors import UserError
 from warprun.learning.distributions import evaluate
 from warprun.learning.draws import permutation
-from warprun.learning.network_settings import NetworkConfig
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.learning.slices import ROWS
 from warprun.simulation.trajectory import Trajectory
 from warprun.state import restore

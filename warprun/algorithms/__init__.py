@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from warprun.learning.interfaces import AgentClass
-    from warprun.learning.settings import AgentConfig
+    from warprun.learning.settings.agent import AgentConfig
 
 
 GROUP = "warprun.agents"

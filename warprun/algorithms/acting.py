@@ -8,8 +8,8 @@ from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig, TD3Con
 from warprun.learning.acting import Acting, Gives
 from warprun.learning.critics import ActingNetwork, DuelingQNetwork, Head, QuantileQNetwork
 from warprun.learning.networks import buffers, flatten_parameters
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.recurrent import carry_of, parts
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import Discrete, GroupSpec
 
 

@@ -1,4 +1,4 @@
-"""Defaults that follow from a run: what nobody has set, for an environment that nobody has tuned the agent for. No torch.
+"""Defaults that follow from a run: what nobody has set, for an environment that nobody has tuned the agent for.
 
 RULES is the table. A rule sees the settings that are given and those of the rules before it; what it finds is the setting of the run.
 """
@@ -10,8 +10,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from warprun.learning.off_policy_settings import OffPolicyConfig
-from warprun.learning.settings import SHARED_BY_GROUPS, AgentConfig, OnPolicyConfig, group_config
+from warprun.learning.settings.agent import SHARED_BY_GROUPS, AgentConfig, OnPolicyConfig, group_config
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import GroupSpec, Spec
 
 Settings = OnPolicyConfig | OffPolicyConfig

@@ -1,4 +1,4 @@
-"""Settings of the agents that warprun ships, and what follows from them. No torch: composing a config stays fast."""
+"""Settings of the agents that warprun ships, and what follows from them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from warprun.errors import UserError
-from warprun.learning.network_settings import HIDDEN, LayersConfig
-from warprun.learning.off_policy_settings import OffPolicyConfig
-from warprun.learning.setting_checks import at_least, finite, not_negative, one_of, positive, within
-from warprun.learning.settings import OnPolicyConfig, Requirements
+from warprun.learning.settings.agent import OnPolicyConfig, Requirements
+from warprun.learning.settings.checks import at_least, finite, not_negative, one_of, positive, within
+from warprun.learning.settings.networks import HIDDEN, LayersConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import Box, Discrete, GroupSpec, PolicyKind
 
 LOWEST_RATE = 1e-5

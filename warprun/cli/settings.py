@@ -63,7 +63,7 @@ def with_convolutions(overrides: Sequence[str]) -> list[str]:
     """
     from warprun.config.compose import composed
     from warprun.config.schema import load_environment
-    from warprun.learning.network_settings import LayersConfig
+    from warprun.learning.settings.networks import LayersConfig
 
     config, _ = composed(overrides)
     network = getattr(config.agent, "network", None)

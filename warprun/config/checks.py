@@ -19,8 +19,8 @@ from warprun.config.schema import MAX_DEPTH, Config, EnvConfig, OriginConfig, lo
 from warprun.environment import Box, Environment
 from warprun.errors import UserError, check_one_of, check_range, nearest, program, require, shown, typed
 from warprun.kernels.driver import SIMULATOR_LIMIT, check_cuda, check_device
-from warprun.learning import settings as agent_settings
-from warprun.learning.settings import Requirements
+from warprun.learning.settings import agent as agent_settings
+from warprun.learning.settings.agent import Requirements
 from warprun.run_folder import CONFIG, is_free
 from warprun.simulation.batch import BatchClass
 from warprun.simulation.external.recipe import ExternalEnvironment

@@ -10,7 +10,7 @@ from warprun.config.checks import check_values
 from warprun.config.registry import cuts_off
 from warprun.config.schema import Config, free, load_environment, written
 from warprun.environment import Environment
-from warprun.learning.settings import check_groups, check_settings
+from warprun.learning.settings.agent import check_groups, check_settings
 from warprun.processes import fit, started
 
 

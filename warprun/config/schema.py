@@ -19,8 +19,8 @@ from warprun.config.registry import Defined, import_environment
 from warprun.config.saved import UNFIT, agent_class, fitted
 from warprun.environment import Environment
 from warprun.errors import UserError, shown
-from warprun.learning.network_settings import LayersConfig
-from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.settings.agent import OnPolicyConfig
+from warprun.learning.settings.networks import LayersConfig
 from warprun.user_code import errors_of_user
 
 MAX_DEPTH = 10
@@ -160,7 +160,7 @@ class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment: a file of conf/env."""
     agent: Any = MISSING
-    """The agent: a file of conf/agent (see warprun/learning/settings.py)."""
+    """The agent: a file of conf/agent (see warprun/learning/settings/)."""
     concurrency: Any = MISSING
     """The processes and devices that train together: a file of conf/concurrency."""
     n_envs: int = 1024

@@ -10,7 +10,7 @@ import torch
 
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator
-from warprun.learning.plan import Plan
+from warprun.learning.settings.plan import Plan
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Spec

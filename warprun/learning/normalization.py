@@ -13,8 +13,8 @@ from warprun.learning.tensors import on_tensors
 from warprun.spec import OBS_LIMIT, Field, GroupSpec
 
 if TYPE_CHECKING:  # a policy that has left warprun has no simulator
-    from warprun.learning.off_policy_settings import OffPolicyConfig
-    from warprun.learning.settings import OnPolicyConfig
+    from warprun.learning.settings.agent import OnPolicyConfig
+    from warprun.learning.settings.off_policy import OffPolicyConfig
     from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 SINGLE = SingleProcess()

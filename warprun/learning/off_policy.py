@@ -19,10 +19,10 @@ from warprun.learning.kernels import choose
 from warprun.learning.kernels.cpu.updates import KernelSteps
 from warprun.learning.kernels.layers import fused_layers
 from warprun.learning.normalization import observation_normalizer
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, Sequences
-from warprun.learning.settings import check_groups, check_settings, group_config
+from warprun.learning.settings.agent import check_groups, check_settings, group_config
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.learning.slices import use_one_torch_thread
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory

@@ -31,7 +31,7 @@ from warprun.learning.normalization import RewardNormalizer, observation_normali
 from warprun.learning.operations import Moments, RowLoss, TorchOperations
 from warprun.learning.optimizers import OPTIMIZERS
 from warprun.learning.policy import ActorCriticPolicy
-from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
+from warprun.learning.settings.agent import OnPolicyConfig, check_groups, check_settings, group_config
 from warprun.learning.slices import Slices
 from warprun.learning.targets import TARGETS
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from warprun.config.schema import Config, load_environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.learning.interfaces import Agent
-from warprun.learning.off_policy_settings import share_of, shared
+from warprun.learning.settings.off_policy import share_of, shared
 from warprun.parallel.distributed import Distributed, digest
 from warprun.parallel.following import Order, begin, give, lead, take
 from warprun.parallel.store import StoreRanks

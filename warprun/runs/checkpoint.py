@@ -25,8 +25,8 @@ from omegaconf import OmegaConf
 
 from warprun.errors import MOST_PRINTED, UserError, printable, program, typed
 from warprun.files import BROKEN, atomic, open_regular, read_array, read_json, write_atomic
-from warprun.learning.network_settings import LayersConfig
-from warprun.learning.settings import AgentConfig
+from warprun.learning.settings.agent import AgentConfig
+from warprun.learning.settings.networks import LayersConfig
 from warprun.run_folder import LINES, MANIFEST
 from warprun.runs import rundir
 from warprun.spec import GroupSpec

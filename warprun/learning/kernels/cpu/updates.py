@@ -31,8 +31,8 @@ from warprun.learning.kernels.cpu import losses
 from warprun.learning.kernels.cpu.losses import LOSS, VALUE, Net, Workspace
 from warprun.learning.kernels.cpu.optimizer import PIECE, CpuAdam, split
 from warprun.learning.kernels.layers import stacked_rows
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import TransitionBatch, Transitions
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.math import exp
 
 SHARE_BLOCKS = 2

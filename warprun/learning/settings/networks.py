@@ -1,4 +1,4 @@
-"""Settings of networks, and what follows from them before anything is built. No torch."""
+"""Settings of networks, and what follows from them before anything is built."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from warprun.errors import UserError
-from warprun.learning import byte_counts
-from warprun.learning.setting_checks import one_of, positive
+from warprun.learning.settings import byte_counts
+from warprun.learning.settings.checks import one_of, positive
 from warprun.run_folder import named
 from warprun.spec import Box, Field
 

@@ -1,4 +1,4 @@
-"""Settings that off-policy agents share, and what follows from them before anything is built; no torch."""
+"""Settings that off-policy agents share, and what follows from them before anything is built."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 from warprun.errors import UserError
-from warprun.learning import byte_counts
-from warprun.learning.byte_counts import AgentMemory, RunSizes
-from warprun.learning.network_settings import LayersConfig
-from warprun.learning.plan import Fusion
-from warprun.learning.setting_checks import at_least, positive, within
-from warprun.learning.settings import AgentConfig, OptimizerConfig, Requirements, check_shared, group_config
+from warprun.learning.settings import byte_counts
+from warprun.learning.settings.agent import AgentConfig, OptimizerConfig, Requirements, check_shared, group_config
+from warprun.learning.settings.byte_counts import AgentMemory, RunSizes
+from warprun.learning.settings.checks import at_least, positive, within
+from warprun.learning.settings.networks import LayersConfig
+from warprun.learning.settings.plan import Fusion
 from warprun.spec import GroupSpec, PolicyKind, Spec
 
 C = TypeVar("C", bound=AgentConfig)

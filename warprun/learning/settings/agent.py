@@ -1,7 +1,4 @@
-"""Settings of agents, what follows from them before anything is built, and the settings of single groups; no torch.
-
-`off_policy_settings` has those of off-policy agents.
-"""
+"""Settings of agents, what follows from them before anything is built, and the settings of single groups."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from warprun.errors import UserError, did_you_mean
-from warprun.learning import byte_counts
-from warprun.learning.byte_counts import AgentMemory, RunSizes
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.plan import Fusion
-from warprun.learning.setting_checks import at_least, below_one, not_negative, one_of, positive, within
+from warprun.learning.settings import byte_counts
+from warprun.learning.settings.byte_counts import AgentMemory, RunSizes
+from warprun.learning.settings.checks import at_least, below_one, not_negative, one_of, positive, within
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.plan import Fusion
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Spec
 
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop_tf")
