@@ -12,7 +12,7 @@ from warprun.errors import UserError
 from warprun.learning.networks import ACTIVATIONS
 from warprun.learning.operations import TARGETS
 from warprun.learning.optimizers import OPTIMIZERS
-from warprun.learning.settings import agent, networks
+from warprun.learning.settings import agent, networks, on_policy
 from warprun.learning.settings.agent import OptimizerConfig, check_groups, check_settings, group_config
 from warprun.learning.settings.networks import NetworkConfig
 
@@ -88,4 +88,4 @@ def test_agents_by_name() -> None:
 def test_names_in_settings_are_those_of_the_code() -> None:
     assert tuple(OPTIMIZERS) == agent.OPTIMIZERS
     assert tuple(ACTIVATIONS) == networks.ACTIVATIONS
-    assert tuple(TARGETS) == agent.ADVANTAGES
+    assert tuple(TARGETS) == on_policy.ADVANTAGES

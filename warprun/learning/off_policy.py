@@ -21,7 +21,7 @@ from warprun.learning.kernels.layers import fused_layers
 from warprun.learning.normalization import observation_normalizer
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, Sequences
-from warprun.learning.settings.agent import check_groups, check_settings, group_config
+from warprun.learning.settings.agent import group_config
 from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.learning.slices import use_one_torch_thread
 from warprun.simulation.exploration import Exploration
@@ -228,8 +228,6 @@ class OffPolicyAgent(Generic[C]):
     """Called with the arguments of `make_learner`."""
 
     def __init__(self, config: C, spec: Spec, context: Context) -> None:
-        check_settings(config)
-        check_groups(config, [group.name for group in spec.groups])
         if context.device.type == "cpu":
             use_one_torch_thread()  # batches are small, and waking other threads takes longer
         self.learners = [

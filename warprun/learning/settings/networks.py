@@ -154,6 +154,11 @@ class LayersConfig:
         return self.type != "mlp"
 
     @property
+    def trunks(self) -> int:
+        """Stacks of layers that read the observations."""
+        return 1
+
+    @property
     def first_hidden(self) -> list[int]:
         """Sizes of the hidden layers behind the encoder: those before the recurrent layers, or all if there are none."""
         if self.hidden is not None:
@@ -256,6 +261,10 @@ class NetworkConfig(LayersConfig):
     """Initialise weights of layers orthogonally and biases with 0; false: torch's default."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviations of Box actions; they do not depend on the observation."""
+
+    @property
+    def trunks(self) -> int:
+        return 1 if self.shared else 2
 
     def check(self, key: str) -> None:
         super().check(key)
