@@ -122,8 +122,7 @@ class DQNConfig(OffPolicyConfig):
     def check(self, key: str) -> None:
         super().check(key)
         within(self, key, 0, 1, "epsilon_start", "epsilon_end", "exploration_fraction")
-        if self.quantiles is not None:
-            within(self, key, 1, MOST_QUANTILES, "quantiles")
+        within(self, key, 1, MOST_QUANTILES, "quantiles")
         not_negative(self, key, "value_rescaling")
         if self.quantiles is not None and self.value_rescaling is not None:
             rescaled = f"{key}.value_rescaling={self.value_rescaling}"
@@ -155,7 +154,6 @@ class DDPGConfig(OffPolicyConfig):
     acting: ClassVar[str] = "warprun.algorithms.acting:actions"
     requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True, leaving=False)
     critics: ClassVar[int] = 1
-    """Critics, of whose values the smallest counts in targets."""
 
     name: str = "ddpg"
     network: LayersConfig = field(default_factory=lambda: LayersConfig(hidden=list(HIDDEN)))
@@ -171,15 +169,10 @@ class DDPGConfig(OffPolicyConfig):
 
     def check(self, key: str) -> None:
         super().check(key)
-        _check_critics(self, key)
         positive(self, key, "actor_learning_rate")
         not_negative(self, key, "noise_std")
         within(self, key, 0, 1, "noise_theta")
         one_of(self, key, "noise", NOISES)
-
-    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        inputs, components = self.network.layout(group.observation).outputs, group.action.components
-        return [(inputs, components), *[(inputs + components, 1)] * self.critics]
 
 
 @dataclass
@@ -209,6 +202,7 @@ class SACConfig(OffPolicyConfig):
     acting: ClassVar[str] = "warprun.algorithms.acting:squashed"
     policies: ClassVar[PolicyKind] = "squashed"
     requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True, leaving=False)
+    critics: ClassVar[int] = 2
 
     name: str = "sac"
     network: LayersConfig = field(default_factory=lambda: LayersConfig(hidden=list(HIDDEN)))
@@ -228,7 +222,6 @@ class SACConfig(OffPolicyConfig):
 
     def check(self, key: str) -> None:
         super().check(key)
-        _check_critics(self, key)
         positive(self, key, "actor_learning_rate", "temperature", "temperature_learning_rate")
         finite(self, key, "target_entropy")
         within(self, key, 0, 1, "noise_theta")
@@ -237,14 +230,3 @@ class SACConfig(OffPolicyConfig):
     def acting_outputs(self, group: GroupSpec) -> int:
         """Return the numbers that the acting network gives for one actor: means and log standard deviations."""
         return group.action.outputs
-
-    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        inputs, components = self.network.layout(group.observation).outputs, group.action.components
-        return [(inputs, self.acting_outputs(group)), *[(inputs + components, 1)] * 2]
-
-
-def _check_critics(config: DDPGConfig | SACConfig, key: str) -> None:
-    """Raise UserError if nothing lies between the action, which comes after encoder and memory, and the values."""
-    if not config.network.last_hidden:
-        name = "after" if config.network.remembers else "hidden"
-        raise UserError(f"{key}.network.{name}=[]: values would be linear in the action; give hidden layers, such as [64]")

@@ -20,7 +20,7 @@ from warprun.config.schema import Config, load_environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.learning.interfaces import Agent
 from warprun.learning.settings.agent import check_settings
-from warprun.learning.settings.off_policy import share_of, shared
+from warprun.learning.settings.off_policy import share_of
 from warprun.parallel.distributed import Distributed, digest
 from warprun.parallel.following import Order, begin, give, lead, take
 from warprun.parallel.store import StoreRanks
@@ -36,7 +36,7 @@ from warprun.state import State
 
 def config_of(config: Config, rank: int, size: int) -> Config:
     """Return the config of one rank: its share of the environments, of a batch and of replay memory."""
-    return replace(config, n_envs=share_of(config.n_envs, rank, size), agent=shared(config.agent, rank, size))
+    return replace(config, n_envs=share_of(config.n_envs, rank, size), agent=config.agent.of_rank(rank, size))
 
 
 def check_shares(config: Config, size: int) -> None:

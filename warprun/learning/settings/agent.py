@@ -111,6 +111,10 @@ class AgentConfig:
         """Return the settings for `times` as many environments, with as many rows in each gradient step (`n_envs=auto`): here the same."""
         return self
 
+    def of_rank(self, rank: int, size: int) -> Self:
+        """Return the settings of process `rank` of `size` that learn together: here the same."""
+        return self
+
     def work(self) -> float:
         """Return what an environment step with training takes at least, in steps of an evaluation: sets how often runs evaluate."""
         return 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self
 
 from warprun.errors import UserError
 from warprun.learning.settings import byte_counts
@@ -11,8 +11,6 @@ from warprun.learning.settings.agent import AgentConfig, OptimizerConfig, Requir
 from warprun.learning.settings.byte_counts import AgentMemory, RunSizes
 from warprun.learning.settings.checks import at_least, positive, within
 from warprun.spec import GroupSpec, PolicyKind, Spec
-
-C = TypeVar("C", bound=AgentConfig)
 
 
 @dataclass
@@ -54,6 +52,8 @@ class OffPolicyConfig(AgentConfig):
     """Networks give values or actions, around which actions are explored."""
     requirements: ClassVar[Requirements] = Requirements(leaving=False)
     no_gpu_gradients: ClassVar[str] = "kernels compute gradients of off-policy agents on CPU only"
+    critics: ClassVar[int] = 0
+    """Critics that judge the actions of the acting network; 0: it gives values itself."""
 
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(eps=1e-8))
     utd_ratio: float = 1.0
@@ -78,6 +78,9 @@ class OffPolicyConfig(AgentConfig):
         self.replay.check(f"{key}.replay")
         if self.batch_size > self.replay.capacity:
             raise UserError(f"{key}.batch_size={self.batch_size}: the buffer holds only {key}.replay.capacity={self.replay.capacity}")
+        if self.critics and not self.network.last_hidden:  # the action comes after encoder and memory
+            name = "after" if self.network.remembers else "hidden"
+            raise UserError(f"{key}.network.{name}=[]: values would be linear in the action; give hidden layers, such as [64]")
 
     def check_run(self, spec: Spec, n_envs: int, total_steps: int) -> None:
         """Raise UserError if nothing would be learned, or if a step has more transitions than replay memory holds."""
@@ -105,6 +108,19 @@ class OffPolicyConfig(AgentConfig):
         """Return whether the policy of a group has memory."""
         return any(own.network.remembers for own in (self, *(group_config(self, name) for name in self.groups)))
 
+    def of_rank(self, rank: int, size: int) -> Self:
+        """Return the settings of a process, with its parts of a batch and of replay memory."""
+
+        def parts(own: OffPolicyConfig) -> tuple[int, int]:
+            return share_of(own.batch_size, rank, size), share_of(own.replay.capacity, rank, size)
+
+        groups = {}
+        for name, changes in self.groups.items():
+            batch_size, capacity = parts(group_config(self, name))
+            groups[name] = {**changes, "batch_size": batch_size, "replay": {**changes.get("replay", {}), "capacity": capacity}}
+        batch_size, capacity = parts(self)
+        return replace(self, batch_size=batch_size, replay=replace(self.replay, capacity=capacity), groups=groups)
+
     def work(self) -> float:
         """Return the rows that gradient steps learn from for every environment step, at least 1."""
         return max(1.0, self.utd_ratio * self.batch_size * self.steps_drawn())
@@ -114,7 +130,8 @@ class OffPolicyConfig(AgentConfig):
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
         """Return, for every network that is trained for a group, its inputs behind the encoder, and its outputs."""
-        return [(self.network.layout(group.observation).outputs, self.acting_outputs(group))]
+        inputs = self.network.layout(group.observation).outputs
+        return [(inputs, self.acting_outputs(group)), *[(inputs + group.action.components, 1)] * self.critics]
 
     def loss_numbers(self) -> int:
         """Return how many numbers the loss of a transition has, if there are more than a few."""
@@ -155,20 +172,3 @@ class OffPolicyConfig(AgentConfig):
 def share_of(total: int, rank: int, size: int) -> int:
     """Return the share that process `rank` of `size` has of `total`: the first ones have one more if it does not come out even."""
     return total // size + (rank < total % size)
-
-
-def shared(config: C, rank: int, size: int) -> C:
-    """Return the settings of process `rank` of `size` that learn together, with its parts of a batch and of replay memory."""
-    if not isinstance(config, OffPolicyConfig) or size == 1:
-        return config
-
-    def of(batch_size: int, capacity: int) -> tuple[int, int]:
-        return share_of(batch_size, rank, size), share_of(capacity, rank, size)
-
-    groups = {}
-    for name, changes in config.groups.items():
-        own = group_config(config, name)
-        batch_size, capacity = of(own.batch_size, own.replay.capacity)
-        groups[name] = {**changes, "batch_size": batch_size, "replay": {**changes.get("replay", {}), "capacity": capacity}}
-    batch_size, capacity = of(config.batch_size, config.replay.capacity)
-    return replace(config, batch_size=batch_size, replay=replace(config.replay, capacity=capacity), groups=groups)
