@@ -8,7 +8,7 @@ from warprun.algorithms import agent_class
 from warprun.environment import Environment
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Context
-from warprun.learning.plan import Plan
+from warprun.learning.settings.plan import Plan
 from warprun.spec import Spec
 
 CPU = torch.device("cpu")

@@ -13,9 +13,9 @@ from warprun.algorithms.settings import DQNConfig
 from warprun.algorithms.td3 import critic_loss, critic_target, smoothed
 from warprun.learning.critics import Critics, DuelingQNetwork, Head, QuantileQNetwork
 from warprun.learning.descent import Trained
-from warprun.learning.network_settings import LayersConfig
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import Transitions
+from warprun.learning.settings.networks import LayersConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.runs.evaluation import evaluate_run
 from warprun.spec import Box
 

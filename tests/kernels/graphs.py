@@ -23,9 +23,9 @@ from tests.learning.cuda.simulated import KERNEL_MODULES, cuda_kernels, with_few
 from tests.simulation import rollouts
 from warprun.kernels import repeat
 from warprun.learning.kernels import choose
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Replay
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation import cuda_launch
 from warprun.simulation.device import Device
 

@@ -16,9 +16,9 @@ from tests.pretended import CUDA, OnDevice, Ordered, Pretended, gradients, prete
 from warprun.environment import Box, Environment
 from warprun.learning import capture
 from warprun.learning.kernels import choose
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Replay
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation.trajectory import allocate
 from warprun.spec import Field
 

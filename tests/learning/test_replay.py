@@ -15,8 +15,8 @@ from warprun.errors import UserError
 from warprun.learning.kernels import replay as rows
 from warprun.learning.kernels.cpu import replay as kernels
 from warprun.learning.kernels.cpu.replay import CpuReplay
-from warprun.learning.off_policy_settings import OffPolicyConfig, ReplayConfig
 from warprun.learning.replay import Replay, Transitions
+from warprun.learning.settings.off_policy import OffPolicyConfig, ReplayConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 from warprun.spec import Field
 

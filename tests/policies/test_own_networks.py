@@ -25,9 +25,9 @@ from warprun.errors import UserError
 from warprun.learning.communicator import SingleProcess
 from warprun.learning.critics import Critics
 from warprun.learning.descent import Trained
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic, own_network, training
-from warprun.learning.off_policy_settings import OffPolicyConfig
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.run_folder import Named
 from warprun.runs import checkpoint
 from warprun.spec import Box, Discrete, GroupSpec, Spec

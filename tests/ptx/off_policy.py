@@ -22,10 +22,10 @@ from warprun.learning.kernels import choose
 from warprun.learning.kernels.cuda import updates as cuda_updates
 from warprun.learning.kernels.cuda.replay import CudaReplay
 from warprun.learning.kernels.cuda.updates import CudaStep, CudaSteps
-from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import OffPolicyLearner
-from warprun.learning.off_policy_settings import OffPolicyConfig, ReplayConfig
 from warprun.learning.replay import Replay, TransitionBatch
+from warprun.learning.settings.networks import LayersConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig, ReplayConfig
 from warprun.spec import Field
 
 NETWORKS = {"relu 17-5": LayersConfig(hidden=[17, 5]), "tanh 130-70": LayersConfig(hidden=[130, 70], activation="tanh")}

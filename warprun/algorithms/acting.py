@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig, TD3Config
+from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig
 from warprun.learning.acting import Acting, Gives
 from warprun.learning.critics import ActingNetwork, DuelingQNetwork, Head, QuantileQNetwork
 from warprun.learning.networks import buffers, flatten_parameters
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.recurrent import carry_of, parts
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import Discrete, GroupSpec
 
 
@@ -24,7 +24,7 @@ def q_network(config: DQNConfig, group: GroupSpec) -> ActingNetwork:
     return QuantileQNetwork(values, network.last_inputs(observation), actions, config.quantiles)
 
 
-def actor(config: DDPGConfig | TD3Config, group: GroupSpec) -> Head:
+def actor(config: DDPGConfig, group: GroupSpec) -> Head:
     """Return an untrained deterministic policy, whose actions tanh limits to -1..1."""
     return Head(group.observation, group.action.components, config.network, nn.Tanh())
 
@@ -39,7 +39,7 @@ def values(config: DQNConfig, group: GroupSpec) -> Acting:
     return _acting(config, q_network(config, group), "values", "values")
 
 
-def actions(config: DDPGConfig | TD3Config, group: GroupSpec) -> Acting:
+def actions(config: DDPGConfig, group: GroupSpec) -> Acting:
     """Return the actor of DDPG or TD3."""
     return _acting(config, actor(config, group), "actions", "actor")
 

@@ -5,8 +5,6 @@ DDPG (Lillicrap et al. 2016) is TD3 with one critic, without delay and without s
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import torch
 
 from warprun.algorithms import acting
@@ -131,6 +129,5 @@ class DDPG(OffPolicyAgent[DDPGConfig]):
     @classmethod
     def make_learner(cls, config: DDPGConfig, group: GroupSpec, context: Context, seed: int) -> TD3Learner:
         """Return the learner of one group."""
-        shared = {field.name: getattr(config, field.name) for field in fields(DDPGConfig)}
-        as_td3 = TD3Config(**shared, policy_delay=1, target_policy_noise=0.0, target_noise_clip=0.0)
-        return TD3Learner(as_td3, group, context, seed, n_critics=1)
+        as_td3 = TD3Config(**vars(config), policy_delay=1, target_policy_noise=0.0, target_noise_clip=0.0)
+        return TD3Learner(as_td3, group, context, seed, config.critics)

@@ -13,7 +13,7 @@ from warprun.config.schema import Config, load_environment
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.driver import available_memory, cuda_memory, why_no_cuda
-from warprun.learning.byte_counts import COLUMNS, RunSizes, working_memory
+from warprun.learning.settings.byte_counts import COLUMNS, RunSizes, working_memory
 from warprun.processes import usable_cores
 from warprun.simulation.arrays import ArrayPlan, rollout_bytes
 from warprun.simulation.codegen.targets import target_for

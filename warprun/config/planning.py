@@ -10,7 +10,7 @@ from warprun.config.registry import Defined, cuts_off
 from warprun.config.schema import Config
 from warprun.environment import Environment
 from warprun.errors import UserError
-from warprun.learning.plan import Plan, no_kernel_networks
+from warprun.learning.settings.plan import Plan, no_kernel_networks
 from warprun.spec import Spec
 
 DeviceKind = Literal["cpu", "cuda", "cudasim"]

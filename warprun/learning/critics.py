@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from warprun.learning.network_settings import LayersConfig
 from warprun.learning.networks import hidden_layers, make_encoder, make_head, make_layers, make_memory
 from warprun.learning.recurrent import Recurrent
+from warprun.learning.settings.networks import LayersConfig
 from warprun.spec import Box
 
 

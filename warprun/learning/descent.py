@@ -11,8 +11,8 @@ from torch import nn
 
 from warprun.learning.communicator import Communicator, mean_
 from warprun.learning.networks import buffers, flatten_parameters
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
+from warprun.learning.settings.off_policy import OffPolicyConfig
 
 N = TypeVar("N", bound=nn.Module)
 N_co = TypeVar("N_co", bound=nn.Module, covariant=True)

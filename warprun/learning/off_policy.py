@@ -17,10 +17,10 @@ from warprun.learning.kernels import choose
 from warprun.learning.kernels.layers import fused_layers
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss
 from warprun.learning.normalization import observation_normalizer
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, Sequences
-from warprun.learning.settings import check_groups, check_settings, group_config
+from warprun.learning.settings.agent import group_config
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.learning.slices import use_one_torch_thread
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
@@ -221,8 +221,6 @@ class OffPolicyAgent(Generic[C]):
     """Called with the arguments of `make_learner`."""
 
     def __init__(self, config: C, spec: Spec, context: Context) -> None:
-        check_settings(config)
-        check_groups(config, [group.name for group in spec.groups])
         if context.device.type == "cpu":
             use_one_torch_thread()  # batches are small, and waking other threads takes longer
         self.learners = [

@@ -9,9 +9,9 @@ import torch
 
 from warprun.kernels.mlp import Network
 from warprun.learning.kernels.layers import for_kernels, policy_layers
-from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters, training
 from warprun.learning.normalization import ObservationNormalizer, moments, moments_over_processes
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.learning.slices import Slices
 from warprun.spec import Box, GroupSpec
 

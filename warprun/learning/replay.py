@@ -15,7 +15,7 @@ import torch
 from warprun.errors import UserError
 from warprun.learning.descent import DeviceScalar
 from warprun.learning.draws import random_bits
-from warprun.learning.off_policy_settings import OffPolicyConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import BYTE, Box, GroupSpec
 

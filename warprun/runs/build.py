@@ -18,7 +18,7 @@ from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Agent, Context, Draws
-from warprun.learning.plan import Plan
+from warprun.learning.settings.plan import Plan
 from warprun.processes import usable_cores
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration

@@ -20,8 +20,8 @@ from warprun.kernels.mlp import Network
 from warprun.learning import distributions
 from warprun.learning.batch import Batch, Spread
 from warprun.learning.kernels.cpu.gradient import CpuGradient
-from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.on_policy import Learner
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation.device import choose
 from warprun.simulation.kernel_engine import KernelEngine
 

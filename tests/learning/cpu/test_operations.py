@@ -16,10 +16,10 @@ from warprun.learning.batch import Spread, explained_variance
 from warprun.learning.kernels.cpu import updates as fused_updates
 from warprun.learning.kernels.cpu.optimizer import PIECE, SPLIT_FROM, CpuAdam
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
-from warprun.learning.off_policy_settings import ReplayConfig
-from warprun.learning.settings import OptimizerConfig
+from warprun.learning.settings.agent import OptimizerConfig
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation import trajectory
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec

@@ -20,10 +20,10 @@ from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.kernels.cuda import optimizer as cuda_optimizer
 from warprun.learning.kernels.cuda import returns as cuda_returns
 from warprun.learning.kernels.cuda import statistics as cuda_statistics
-from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.on_policy import Learner
 from warprun.learning.operations import Operations
-from warprun.learning.settings import OptimizerConfig
+from warprun.learning.settings.agent import OptimizerConfig
+from warprun.learning.settings.networks import NetworkConfig
 
 NETWORKS = {
     "tanh": NetworkConfig(hidden=[9, 8]),

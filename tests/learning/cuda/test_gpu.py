@@ -11,7 +11,7 @@ from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
 from warprun.learning.kernels.cuda.gradient import CudaGradient
-from warprun.learning.network_settings import NetworkConfig
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 from warprun.spec import Spec
 

@@ -22,10 +22,10 @@ from warprun.learning.kernels.cpu.returns import CpuReturns
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.kernels.cpu.updates import CpuSteps
 from warprun.learning.kernels.tile_loss import MeanLoss, Steps, TileLoss
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.operations import Operations, TorchOperations
 from warprun.learning.optimizers import Adam, Optimizer
 from warprun.learning.replay import Replay
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import GroupSpec
 
 P = ParamSpec("P")

@@ -33,8 +33,8 @@ from warprun.learning.kernels.cpu.tiles import Net, Tile, clear_rest
 from warprun.learning.kernels.layers import stacked_rows
 from warprun.learning.kernels.losses import LOSS, VALUE
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, converted, stacks, with_layers
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import TransitionBatch, Transitions
+from warprun.learning.settings.off_policy import OffPolicyConfig
 
 SHARE_BLOCKS = 2
 """Blocks in a share; every share has its own gradient."""

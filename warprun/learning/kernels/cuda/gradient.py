@@ -24,11 +24,11 @@ from warprun.kernels.mlp_cuda_backward import (
 )
 from warprun.kernels.sampling import FORBIDDEN, gaussian_derivatives, gaussian_entropy, gaussian_log_density, logit_derivative
 from warprun.learning.batch import Batch, normalize_advantage
-from warprun.learning.byte_counts import GRADIENT_THREADS, cuda_blocks
 from warprun.learning.formulas import Row
 from warprun.learning.kernels.cuda.sums import BlockSums
 from warprun.learning.kernels.rows import gradient_rows, rows_of
 from warprun.learning.operations import Moments, RowLoss
+from warprun.learning.settings.byte_counts import GRADIENT_THREADS, cuda_blocks
 from warprun.math import exp, log
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device, want

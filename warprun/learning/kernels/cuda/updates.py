@@ -17,7 +17,6 @@ from warprun.kernels.mlp import Layer
 from warprun.kernels.mlp_cuda import FOUR, SHARED_BYTES, TALL, columns_for, pack_layers, write
 from warprun.kernels.mlp_cuda_backward import bias_rows, pack_backward
 from warprun.learning import optimizers
-from warprun.learning.byte_counts import cuda_blocks
 from warprun.learning.communicator import mean_
 from warprun.learning.descent import AnyOptimized, Due, Taken, Trained
 from warprun.learning.interfaces import Context
@@ -28,8 +27,9 @@ from warprun.learning.kernels.cuda.tiles import Backward, Net, Tile, Weights, ad
 from warprun.learning.kernels.layers import stacked_rows
 from warprun.learning.kernels.losses import LOSS, VALUE
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, converted, stacks, with_layers
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import TransitionBatch
+from warprun.learning.settings.byte_counts import cuda_blocks
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import launch, module_for, multiprocessors, on_device
 
