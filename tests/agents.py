@@ -32,7 +32,7 @@ def plan_for(config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool
         keeps,
         "graphs" if captured else None,
         "" if captured else "a test",
-        "kernels" if fused and fusion.recurrent and device.type == "cpu" else "torch",
+        "kernels" if fused and fusion.recurrent else "torch",
         "kernels" if fused and device.type == "cpu" else "torch",
     )
 

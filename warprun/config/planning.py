@@ -42,7 +42,7 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         why_stepwise = "the environment is not made of kernels"
     elif config.concurrency.learners_act:
         why_stepwise = why_stepwise or "concurrency=seed: the learner acts"
-    elif device in ("cuda", "cudasim") and fusion.network_rows and not rollouts_fit(environment.spec, fusion.network_rows):
+    elif device in ("cuda", "cudasim") and fusion.network_rows and not rollouts_fit(fusion.network_rows):
         why_stepwise = why_stepwise or "a network has more rows than the shared memory of a GPU's blocks holds"
     if why_stepwise and device == "cuda":
         why_torch = why_torch or why_stepwise  # on a GPU kernels compute networks within fused rollouts only
@@ -57,8 +57,9 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         why_torch_gradients = why_torch_gradients or "engine.gradients=torch"
     if config.engine.capture and device != "cuda" and not why_torch_gradients:
         captured = "calls"
-    parts = device != "cuda" and config.engine.gradients != "torch"  # kernels may compute parts of what torch computes
-    parts = parts and not no_kernel_networks(config.engine.fused, replace(fusion, network_rows={}))
+    # Kernels may compute parts of what torch computes.
+    parts = config.engine.gradients != "torch" and not no_kernel_networks(config.engine.fused, replace(fusion, network_rows={}))
+    too_wide = parts and device == "cuda" and fusion.recurrent > 0 and not rows_fit(fusion.recurrent)
     return Plan(
         "stepwise" if why_stepwise else "fused",
         why_stepwise,
@@ -69,21 +70,26 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         config.engine.keep_activations and not why_stepwise and not why_torch_gradients and device != "cuda",
         captured,
         why_not,
-        "kernels" if parts and fusion.recurrent else "torch",
-        "kernels" if parts else "torch",
+        "kernels" if parts and fusion.recurrent and not too_wide else "torch",
+        "kernels" if parts and device != "cuda" else "torch",
+        "a layer has more units than the shared memory of a GPU's blocks holds" if too_wide else "",
     )
 
 
-def rollouts_fit(spec: Spec, network_rows: Mapping[str, int]) -> bool:
-    """Return whether the networks of a fused rollout fit into shared memory on CUDA; `network_rows` per group: see `plan.Fusion`."""
+def rows_fit(rows: int) -> bool:
+    """Return whether a block of shared memory on CUDA holds so many rows of activations."""
     from warprun.kernels.mlp_cuda import columns_for
 
-    return all(columns_for(rows, spec.group(name).size) > 0 for name, rows in network_rows.items())
+    return columns_for(rows, 1) > 0
+
+
+def rollouts_fit(network_rows: Mapping[str, int]) -> bool:
+    """Return whether the networks of a fused rollout fit into shared memory on CUDA; `network_rows` per group: see `plan.Fusion`."""
+    return all(map(rows_fit, network_rows.values()))
 
 
 def gradients_fit(spec: Spec, network_rows: Mapping[str, int]) -> bool:
     """Return whether gradients can be computed in the shared memory of a GPU; `network_rows` per group: see `plan.Fusion`."""
-    from warprun.kernels.mlp_cuda import columns_for
     from warprun.learning.kernels.rows import gradient_rows
 
-    return all(columns_for(gradient_rows(rows, spec.group(name).action.components), 1) > 0 for name, rows in network_rows.items())
+    return all(rows_fit(gradient_rows(rows, spec.group(name).action.components)) for name, rows in network_rows.items())

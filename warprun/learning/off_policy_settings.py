@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from warprun.errors import UserError
 from warprun.learning import byte_counts
 from warprun.learning.byte_counts import AgentMemory, RunSizes
-from warprun.learning.network_settings import LayersConfig
+from warprun.learning.network_settings import LayersConfig, rows_of_recurrent
 from warprun.learning.plan import Fusion
 from warprun.learning.setting_checks import at_least, positive, within
 from warprun.learning.settings import AgentConfig, OptimizerConfig, Requirements, check_shared, group_config
@@ -152,7 +152,7 @@ class OffPolicyConfig:
         for group in spec.groups:
             own = group_config(self, group.name)
             if not own.network.runs_in_kernels:
-                recurrent = any(group_config(self, each.name).network.recurs_in_kernels for each in spec.groups)
+                recurrent = rows_of_recurrent(group_config(self, each.name).network for each in spec.groups)
                 return Fusion(None, False, own.network.no_kernels(), recurrent=recurrent)
             rows[group.name] = group.observation.size + sum(own.network.first_hidden) + own.acting_outputs(group) + 1
             reason = reason or own.no_kernel_gradients()

@@ -20,8 +20,8 @@ class Fusion:
     """Why something cannot be computed by kernels."""
     reason_on_gpu: str = ""
     """Why the gradients cannot be computed by kernels on a GPU, although they can on CPU."""
-    recurrent: bool = False
-    """Whether there are recurrent layers that kernels can compute, on CPU, within networks that torch computes."""
+    recurrent: int = 0
+    """Rows of a block on a GPU for recurrent layers that kernels can compute within networks that torch computes; 0: there are none."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Plan:
     """Implementation of recurrent layers, with their gradients."""
     steps: Literal["kernels", "torch"] = "torch"
     """Implementation of clipping and Adam on CPU, also where torch computes gradients."""
+    recurrent_reason: str = ""
+    """Why a GPU leaves recurrent layers to torch that kernels of a CPU would compute."""
 
     @property
     def fused(self) -> bool:
@@ -63,6 +65,8 @@ class Plan:
             parts.append("networks and gradients by kernels")
         if self.recurrent == "kernels":
             parts.append("recurrent layers by kernels")
+        elif self.recurrent_reason:
+            parts.append(f"recurrent layers by torch ({self.recurrent_reason})")
         path = ", ".join(parts).replace("fused, ", "fused rollout, ")
         if self.captured == "graphs":
             return f"{path}; captured in CUDA graphs"

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from warprun.errors import UserError, did_you_mean
 from warprun.learning import byte_counts
 from warprun.learning.byte_counts import AgentMemory, RunSizes
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
+from warprun.learning.network_settings import LayersConfig, NetworkConfig, rows_of_recurrent
 from warprun.learning.plan import Fusion
 from warprun.learning.setting_checks import at_least, below_one, not_negative, one_of, positive, within
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Spec
@@ -186,7 +186,7 @@ class OnPolicyConfig:
         for group in spec.groups:
             own = group_config(self, group.name)
             if not own.network.runs_in_kernels:
-                recurrent = any(group_config(self, each.name).network.recurs_in_kernels for each in spec.groups)
+                recurrent = rows_of_recurrent(group_config(self, each.name).network for each in spec.groups)
                 return Fusion(None, False, own.network.no_kernels(), recurrent=recurrent)
             trunks = 1 if own.network.shared else 2
             rows[group.name] = group.observation.size + sum(own.network.first_hidden) * trunks + group.acting_outputs + 1

@@ -10,11 +10,11 @@ from torch import nn
 from warprun.kernels.mlp import Network
 from warprun.learning.descent import AnyOptimized
 from warprun.learning.interfaces import Context
+from warprun.learning.kernels.cpu import recurrent as cpu_recurrent
 from warprun.learning.kernels.cpu.acting import CpuActing
 from warprun.learning.kernels.cpu.gradient import CpuGradient
 from warprun.learning.kernels.cpu.minibatches import CpuMinibatches
 from warprun.learning.kernels.cpu.optimizer import CpuAdam
-from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
 from warprun.learning.kernels.cpu.replay import KernelReplay
 from warprun.learning.kernels.cpu.returns import CpuReturns
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
@@ -28,8 +28,14 @@ from warprun.spec import GroupSpec
 
 def recurrence(module: nn.Module, context: Context) -> None:
     """Let kernels compute the recurrent layers of the networks in `module` if the plan says so; torch computes the others."""
-    if context.plan.recurrent == "kernels":
-        compute_by_kernels(module)
+    if context.plan.recurrent == "torch":
+        return
+    if context.device.type == "cpu":
+        return cpu_recurrent.compute_by_kernels(module)
+    # Imports Numba's CUDA part, which may be absent where there is no GPU.
+    from warprun.learning.kernels.cuda import recurrent as cuda_recurrent
+
+    cuda_recurrent.compute_by_kernels(module)
 
 
 # On policy ----------------------------------------------------------------------------------------------------------
