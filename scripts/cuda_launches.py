@@ -24,7 +24,7 @@ from warprun.config.compose import compose
 from warprun.config.planning import make_plan
 from warprun.config.schema import Config, parameters
 from warprun.environment import Environment
-from warprun.learning.kernels.cuda import gradient, optimizer, returns, statistics
+from warprun.learning.kernels.cuda import gradient, optimizer, recurrent, returns, statistics
 from warprun.learning.on_policy import OnPolicyAgent
 from warprun.runs.build import Setup, make_agent, make_training_simulator, prepare, set_up
 from warprun.simulation import cuda, cuda_launch, kernel_module
@@ -118,7 +118,7 @@ def recording() -> Iterator[list[Launch]]:
             (cuda_launch.Launcher, "on", by_environment),
             (cuda_launch.Launcher, "each", lambda self, name, arguments: by_environment(self, name, None, arguments)),
             (cuda, "on_device", lambda value: value),
-            (gradient, "multiprocessors", lambda device: MULTIPROCESSORS),
+            *((module, "multiprocessors", lambda device: MULTIPROCESSORS) for module in (gradient, recurrent)),
             (torch.cuda, "mem_get_info", lambda device=None: (ENDLESS, ENDLESS)),
             (estimates, "available_memory", lambda: ENDLESS),
             (kernel_module.kernels, "is_cached", lambda module: True),
@@ -126,8 +126,10 @@ def recording() -> Iterator[list[Launch]]:
             (torch.fx.experimental._config, "meta_nonzero_assume_all_nonzero", True),
             (GroupTrajectory, "rows", property(lambda self: self.reward.numel())),
         ]
+        for module in (gradient, optimizer, recurrent, returns, statistics):
+            replaced += [(module, "launch", by_learner), (module, "on_device", lambda value: value)]
         for module in (gradient, optimizer, returns, statistics):
-            replaced += [(module, "launch", by_learner), (module, "on_device", lambda value: value), (module, "want", lambda *_: None)]
+            replaced.append((module, "want", lambda *_: None))
         for place, name, stand_in in replaced:
             stack.enter_context(patch.object(place, name, stand_in))
         yield found

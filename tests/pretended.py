@@ -18,6 +18,7 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily as real
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -121,7 +122,13 @@ def gradients(
         if hasattr(node, "variable"):
             reached |= {node.variable: given[0]} if given else {}
             continue
-        back = node(*(given.get(n) for n in range(len(node._input_metadata)))) if given else ()
+        slopes = [given.get(n) for n in range(len(node._input_metadata))]
+        if not given:
+            back: Any = ()
+        elif isinstance(node, BackwardCFunction):  # one of Python's, which has no edge for its first arguments, those that are no tensors
+            back = node.apply(*slopes)[-len(node.next_functions) :]
+        else:
+            back = node(*slopes)
         for (following, n), part in zip(node.next_functions, back if isinstance(back, tuple) else (back,), strict=False):
             if following is not None and part is not None:
                 own = found.setdefault(following, {})

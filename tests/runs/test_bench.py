@@ -80,6 +80,7 @@ def test_operations_of_a_step() -> None:
 
 MEMORY = "stepwise (torch computes networks with memory, agent.network.type="
 UNITS = "kernels compute recurrent layers whose units are a multiple of 16, agent.network.units=[20]"
+WIDE = "a layer has more units than the shared memory of a GPU's blocks holds"
 EXTERNAL = "stepwise (the environment is not made of kernels)"
 CAPTURED = "; captured in CUDA graphs"
 CASES = [
@@ -92,7 +93,10 @@ CASES = [
     ("kernels", "cpu", "agent=dqn agent.network=gru", f"{MEMORY}gru), recurrent layers by kernels"),
     ("kernels", "cpu", "agent.network=lstm agent.network.units=[20]", f"{MEMORY}lstm; {UNITS})"),
     ("kernels", "cpu", "agent.network=lstm engine.gradients=torch", f"{MEMORY}lstm)"),
-    ("kernels", "cuda", "agent.network=lstm", f"{MEMORY}lstm){CAPTURED}"),
+    ("kernels", "cuda", "agent.network=lstm", f"{MEMORY}lstm), recurrent layers by kernels{CAPTURED}"),
+    ("kernels", "cuda", "agent.network=lstm agent.network.units=[512]", f"{MEMORY}lstm), recurrent layers by kernels{CAPTURED}"),
+    ("kernels", "cuda", "agent.network=lstm agent.network.units=[528]", f"{MEMORY}lstm), recurrent layers by torch ({WIDE}){CAPTURED}"),
+    ("kernels", "cuda", "agent.network=lstm engine.gradients=torch", f"{MEMORY}lstm){CAPTURED}"),
     ("kernels", "cuda", "engine.gradients=kernels", f"fused{CAPTURED}"),
     ("kernels", "cuda", "engine.gradients=torch", f"fused rollout, update by torch (engine.gradients=torch){CAPTURED}"),
     (

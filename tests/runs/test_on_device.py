@@ -46,11 +46,12 @@ class Nothing:
 def test_an_iteration_does_not_involve_the_host(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the second one on, also where cut episodes of the beginning are over, and after a reset."""
     learner = "warprun.learning.kernels.cuda"
-    for module in ("gradient", "optimizer", "returns", "statistics"):
+    for module in ("gradient", "optimizer", "recurrent", "returns", "statistics"):
         monkeypatch.setattr(f"{learner}.{module}.launch", lambda *given: None)
         monkeypatch.setattr(f"{learner}.{module}.on_device", lambda value: value)
-        monkeypatch.setattr(f"{learner}.{module}.want", lambda *given: None)
-    monkeypatch.setattr(f"{learner}.gradient.multiprocessors", lambda device: 4)
+        monkeypatch.setattr(f"{learner}.{module}.want", lambda *given: None, raising=False)
+    for module in ("gradient", "recurrent"):
+        monkeypatch.setattr(f"{learner}.{module}.multiprocessors", lambda device: 4)
     monkeypatch.setattr("warprun.simulation.cuda.on_device", lambda value: value)
     for place in ("simulation.cuda.Launcher", "simulation.kernel_engine.Arriving"):
         monkeypatch.setattr(f"warprun.{place}", Nothing)

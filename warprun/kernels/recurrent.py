@@ -1,5 +1,8 @@
 """Recurrent layers over the steps of sequences: LSTM and GRU, forward and backward. Functions for kernels.
 
+The formulas of a cell are in `warprun.kernels.cells`. A loop over units writes one array, for LLVM vectorises no loop that writes many:
+loops that take one number each of what a formula returns compute only that.
+
 Sequences do not depend on each other, so a tile of TILE sequences goes through all of its steps while what it remembers, and
 the weights from it to the gates, stay in the second-level cache. Only this recurrence is here: the products of the inputs of
 all steps, and the gradients of the weights, are large products before and after it.
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from warprun.kernels.cells import gru_new, gru_output, gru_slopes, lstm_cell, lstm_cell_slope, lstm_output, lstm_slopes
 from warprun.kernels.simd import multiply
 from warprun.math import sigmoid, tanh
 
@@ -69,10 +73,10 @@ def lstm_forward(part, gates, keeps, weights, bias, initial, initial_cell, befor
                 new[m] = tanh(new[m])
             cell, cell_before = all_extra[(at + r) * units : (at + r + 1) * units], cells[r * units : (r + 1) * units]
             for m in range(units):
-                cell[m] = gate[units + m] * cell_before[m] + gate[m] * new[m]
+                cell[m] = lstm_cell(cell_before[m], gate[m], gate[units + m], new[m])
             out = all_output[(at + r) * units : (at + r + 1) * units]
             for m in range(units):
-                out[m] = gate[3 * units + m] * tanh(cell[m])
+                out[m] = lstm_output(gate[3 * units + m], cell[m])
 
 
 def lstm_backward(part, slope, gates, keeps, weights, initial, initial_cell, before, extra, d_own, d_past, work, zeros):
@@ -104,18 +108,18 @@ def lstm_backward(part, slope, gates, keeps, weights, initial, initial_cell, bef
             for m in range(units):
                 squashed[m] = tanh(cell[m])
             for m in range(units):
-                d_o[m] = d_out[m] * squashed[m] * o[m] * (1.0 - o[m])
+                d_cell[m] = lstm_cell_slope(d_cell[m], d_out[m], o[m], squashed[m])
             for m in range(units):
-                d_cell[m] += d_out[m] * o[m] * (1.0 - squashed[m] * squashed[m])
+                d_i[m] = lstm_slopes(d_out[m], d_cell[m], i[m], f[m], new[m], o[m], cell_before[m], squashed[m])[0]
             for m in range(units):
-                d_i[m] = d_cell[m] * new[m] * i[m] * (1.0 - i[m])
+                d_f[m] = lstm_slopes(d_out[m], d_cell[m], i[m], f[m], new[m], o[m], cell_before[m], squashed[m])[1]
             for m in range(units):
-                d_f[m] = d_cell[m] * cell_before[m] * f[m] * (1.0 - f[m])
+                d_new[m] = lstm_slopes(d_out[m], d_cell[m], i[m], f[m], new[m], o[m], cell_before[m], squashed[m])[2]
             for m in range(units):
-                d_new[m] = d_cell[m] * i[m] * (1.0 - new[m] * new[m])
+                d_o[m] = lstm_slopes(d_out[m], d_cell[m], i[m], f[m], new[m], o[m], cell_before[m], squashed[m])[3]
             keep = keeps[t, begin + r]
             for m in range(units):
-                d_cell[m] *= f[m] * keep
+                d_cell[m] = lstm_slopes(d_out[m], d_cell[m], i[m], f[m], new[m], o[m], cell_before[m], squashed[m])[4] * keep
         if t > 0:
             multiply(all_d[at * wide :], wide, 1, zeros, weights.reshape(weights.size), d_outputs, rows, wide, units)
             for r in range(rows):
@@ -145,10 +149,10 @@ def gru_forward(part, gates, keeps, weights, bias, initial, initial_cell, before
             for m in range(units):
                 new_past[m] = own[2 * units + m] + bias[2 * units + m]
             for m in range(units):
-                new[m] = tanh(new[m] + gate[m] * new_past[m])
+                new[m] = gru_new(new[m], gate[m], new_past[m])
             out, out_before = all_output[(at + r) * units : (at + r + 1) * units], past[r * units : (r + 1) * units]
             for m in range(units):
-                out[m] = new[m] + gate[units + m] * (out_before[m] - new[m])
+                out[m] = gru_output(gate[units + m], new[m], out_before[m])
 
 
 def gru_backward(part, slope, gates, keeps, weights, initial, initial_cell, before, extra, d_own, d_past, work, zeros):
@@ -175,18 +179,18 @@ def gru_backward(part, slope, gates, keeps, weights, initial, initial_cell, befo
             for m in range(units):
                 d_out[m] += d_direct[m] + given[m]
             for m in range(units):
-                d_new[m] = d_out[m] * (1.0 - update[m]) * (1.0 - new[m] * new[m])
+                d_reset[m] = gru_slopes(d_out[m], reset[m], update[m], new[m], new_past[m], out_before[m])[0]
             for m in range(units):
-                d_update[m] = d_out[m] * (out_before[m] - new[m]) * update[m] * (1.0 - update[m])
+                d_update[m] = gru_slopes(d_out[m], reset[m], update[m], new[m], new_past[m], out_before[m])[1]
             for m in range(units):
-                d_reset[m] = d_new[m] * new_past[m] * reset[m] * (1.0 - reset[m])
+                d_new[m] = gru_slopes(d_out[m], reset[m], update[m], new[m], new_past[m], out_before[m])[2]
             for m in range(units):
-                d_new_past[m] = d_new[m] * reset[m]
+                d_new_past[m] = gru_slopes(d_out[m], reset[m], update[m], new[m], new_past[m], out_before[m])[3]
             for m in range(2 * units):
                 past[m] = own[m]
             keep = keeps[t, begin + r]
             for m in range(units):
-                d_direct[m] = d_out[m] * update[m] * keep
+                d_direct[m] = gru_slopes(d_out[m], reset[m], update[m], new[m], new_past[m], out_before[m])[4] * keep
         if t > 0:
             multiply(all_past[at * wide :], wide, 1, zeros, weights.reshape(weights.size), d_outputs, rows, wide, units)
             for r in range(rows):

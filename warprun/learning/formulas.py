@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from warprun.learning.settings.plan import LOSS_ROWS
 from warprun.learning.tensors import Number
 from warprun.math import maximum, sqrt, where
 
@@ -18,7 +19,7 @@ RESOLUTION = 2.0**-24
 """Relative rounding error of float32: a standard deviation of less than this part of the mean is rounding."""
 TINY = np.float64(2.0**-126)
 """Smallest float32 with all its digits: below it a standard deviation is rounding, too, and 1 / TINY is still a float32."""
-MOST_TERMS = 8
+MOST_TERMS = LOSS_ROWS
 """Most terms of a loss, the entropy among them: kernels keep a row of memory for each."""
 SMALLEST_MOMENT = np.float32(1e-36)
 """Moments of Adam below it become 0. Those of units without gradient would decay to denormal numbers and stay there, and Intel's processors

@@ -18,7 +18,7 @@ from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Agent, Context, Draws
-from warprun.learning.settings.plan import Plan
+from warprun.learning.settings.plan import Choice, Plan
 from warprun.processes import usable_cores
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
@@ -198,7 +198,7 @@ def make_engine(
         networks=networks,
         kept=kept,
         compares=compares,
-        captured=setup.plan.captured == "graphs",
+        captured=setup.plan.repeated.by == "graphs",
         debug=config.engine.debug,
         staggered=staggered,
         replaces=config.env.on_nan == "reset" and auto_reset,
@@ -207,7 +207,7 @@ def make_engine(
 
 def uncaptured(setup: Setup) -> Setup:
     """Return the same set-up without CUDA graphs, for simulators that run now and then."""
-    return replace(setup, plan=replace(setup.plan, captured=None))
+    return replace(setup, plan=replace(setup.plan, repeated=Choice("Python")))
 
 
 def threads(config: Config) -> int:

@@ -224,4 +224,4 @@ def test_the_compiled_source_names_what_is_compiled(space: str, actions: str) ->
 def test_a_network_of_ones_own_stays_with_torch() -> None:
     fusion = A2CConfig(network=NetworkConfig(activation="gelu")).fusion(cartpole.environment().spec)
     assert fusion.network_rows is None
-    assert not fusion.kernel_gradients
+    assert fusion.why_not

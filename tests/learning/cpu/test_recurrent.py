@@ -23,37 +23,38 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((found - expected).abs().max() <= 1e-5 * expected.abs().max())
 
 
-def pair(kind: str, sequence: int | None, units: tuple[int, ...]) -> tuple[Recurrent, Recurrent]:
-    """Return the same network by kernels in float32 and by torch in float64."""
+def made(kind: str, sequence: int | None, units: tuple[int, ...]) -> Recurrent:
     torch.manual_seed(0)
-    network = Recurrent(kind, nn.Sequential(nn.Linear(5, 7), nn.Tanh()), [7, *units], nn.Sequential(nn.Linear(units[-1], 3)), sequence)
-    by_torch = copy.deepcopy(network).double()
-    compute_by_kernels(network)
-    assert network.over_steps
-    return network, by_torch
+    return Recurrent(kind, nn.Sequential(nn.Linear(5, 7), nn.Tanh()), [7, *units], nn.Sequential(nn.Linear(units[-1], 3)), sequence)
+
+
+def computed(network: Recurrent, steps: int, count: int) -> tuple[torch.Tensor, ...]:
+    """Return outputs, carries and gradients: ends of episodes at any step, and what was remembered before."""
+    rng = torch.Generator().manual_seed(1)
+    dtype = next(network.parameters()).dtype
+    x = torch.randn(steps, count, 5, generator=rng).to(dtype).requires_grad_()
+    begins = torch.rand(steps, count, generator=rng) < 0.2
+    carry = torch.randn(count, network.carry, generator=rng).to(dtype)
+    if network.sequence:
+        carry[:, -1] = torch.randint(0, network.sequence + 1, (count,), generator=rng).to(dtype)
+    y, last = network.unroll(x, carry, begins)
+    _, carries = network.trace(x, carry, begins)
+    weights = torch.linspace(-1.0, 1.0, y.numel(), dtype=dtype).view_as(y)
+    gradients = torch.autograd.grad((y * weights + y.square()).sum(), [x, *network.parameters()])
+    torch.testing.assert_close(carries[-1], last, rtol=0.0, atol=0.0, equal_nan=True)
+    return y.detach(), carries.detach(), *gradients
 
 
 @pytest.mark.parametrize(("steps", "count"), [(9, 45), (1, 3), (5, 64)])
 @pytest.mark.parametrize("sequence", [None, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_carries_and_gradients_are_those_of_torch(kind: str, sequence: int | None, steps: int, count: int) -> None:
-    """Two layers of different sizes, tiles that are not full, ends of episodes at any step, and what was remembered before."""
-    results = []
-    for network in pair(kind, sequence, (32, 48)):
-        rng = torch.Generator().manual_seed(1)
-        dtype = next(network.parameters()).dtype
-        x = torch.randn(steps, count, 5, generator=rng).to(dtype).requires_grad_()
-        begins = torch.rand(steps, count, generator=rng) < 0.2
-        carry = torch.randn(count, network.carry, generator=rng).to(dtype)
-        if sequence:
-            carry[:, -1] = torch.randint(0, sequence + 1, (count,), generator=rng).to(dtype)
-        y, last = network.unroll(x, carry, begins)
-        _, carries = network.trace(x, carry, begins)
-        weights = torch.linspace(-1.0, 1.0, y.numel(), dtype=dtype).view_as(y)
-        gradients = torch.autograd.grad((y * weights + y.square()).sum(), [x, *network.parameters()])
-        assert torch.equal(carries[-1], last)
-        results.append((y, carries, *gradients))
-    for number, (found, expected) in enumerate(zip(*results, strict=True)):
+    """Two layers of different sizes, tiles that are not full."""
+    network = made(kind, sequence, (32, 48))
+    by_torch = computed(copy.deepcopy(network).double(), steps, count)
+    compute_by_kernels(network)
+    assert network.over_steps
+    for number, (found, expected) in enumerate(zip(computed(network, steps, count), by_torch, strict=True)):
         assert close(found, expected), number
 
 

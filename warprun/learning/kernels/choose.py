@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Concatenate, ParamSpec, TypeAlias, cast
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -12,11 +12,11 @@ from torch import nn
 from warprun.kernels.mlp import Network
 from warprun.learning.descent import AnyOptimized, Due, Taken, Terms, TorchStep
 from warprun.learning.interfaces import Context
+from warprun.learning.kernels.cpu import recurrent as cpu_recurrent
 from warprun.learning.kernels.cpu.acting import CpuActing
 from warprun.learning.kernels.cpu.gradient import CpuGradient
 from warprun.learning.kernels.cpu.minibatches import CpuMinibatches
 from warprun.learning.kernels.cpu.optimizer import CpuAdam
-from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
 from warprun.learning.kernels.cpu.replay import CpuReplay
 from warprun.learning.kernels.cpu.returns import CpuReturns
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
@@ -28,14 +28,23 @@ from warprun.learning.replay import Replay
 from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import GroupSpec
 
+if TYPE_CHECKING:
+    from warprun.learning.kernels.cuda.optimizer import CudaAdam
+
 P = ParamSpec("P")
 Act: TypeAlias = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 def recurrence(module: nn.Module, context: Context) -> None:
     """Let kernels compute the recurrent layers of the networks in `module` if the plan says so; torch computes the others."""
-    if context.plan.recurrent == "kernels":
-        compute_by_kernels(module)
+    if context.plan.recurrent.by == "torch":
+        return
+    if context.device.type == "cpu":
+        return cpu_recurrent.compute_by_kernels(module)
+    # Imports Numba's CUDA part, which may be absent where there is no GPU.
+    from warprun.learning.kernels.cuda import recurrent as cuda_recurrent
+
+    cuda_recurrent.compute_by_kernels(module)
 
 
 # On policy ----------------------------------------------------------------------------------------------------------
@@ -44,9 +53,9 @@ def recurrence(module: nn.Module, context: Context) -> None:
 def operations(by_torch: TorchOperations, context: Context) -> Operations:
     """Return the operations of a group as the plan says: those of torch, or kernels in the place of some or all of them."""
     plan = context.plan
-    if plan.networks == "kernels" and context.device.type == "cpu":
+    if plan.networks.by == "kernels" and context.device.type == "cpu":
         return on_cpu(by_torch, context)
-    if plan.gradients == "kernels":
+    if plan.gradients.by == "kernels":
         return on_cuda(by_torch)
     found, step = by_torch.operations(), adam_of(by_torch, context)
     return found._replace(step=step.step) if step else found
@@ -63,7 +72,7 @@ def on_cpu(by_torch: TorchOperations, context: Context) -> Operations:
         steps = CpuMinibatches(by_torch)
         steps.compile_ahead()
         found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)
-    if context.plan.gradients == "kernels":
+    if context.plan.gradients.by == "kernels":
         gradient = CpuGradient(network, policy.space, by_torch.loss, by_torch.entropy_coef, threads)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
@@ -82,7 +91,7 @@ def on_cpu(by_torch: TorchOperations, context: Context) -> Operations:
     return found._replace(kept=network.rows if keeps else 0)
 
 
-def adam_of(by_torch: TorchOperations, context: Context) -> CpuAdam | None:
+def adam_of(by_torch: TorchOperations, context: Context) -> CpuAdam | CudaAdam | None:
     """Return what `adam` does for a group."""
     policy, config = by_torch.policy, by_torch.config
     return adam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, config.max_grad_norm, context)
@@ -121,14 +130,20 @@ def on_cuda(by_torch: TorchOperations) -> Operations:
     return found
 
 
-def adam(optimizer: Optimizer, parameters: torch.Tensor, rate: torch.Tensor, max_norm: float | None, context: Context) -> CpuAdam | None:
-    """Return the kernels that clip and take a step of Adam on a CPU, if the plan says so; None: torch does.
+def adam(
+    optimizer: Optimizer, parameters: torch.Tensor, rate: torch.Tensor, max_norm: float | None, context: Context
+) -> CpuAdam | CudaAdam | None:
+    """Return the kernels that clip and take a step of Adam, if the plan says so; None: torch does.
 
     torch reads and writes the parameters a dozen times, and lets moments of units without gradient become denormal numbers.
     """
-    if context.plan.steps == "torch" or not isinstance(optimizer, Adam):
+    if context.plan.optimizer.by == "torch" or not isinstance(optimizer, Adam):
         return None
-    return CpuAdam(optimizer, parameters, rate, max_norm, threads=context.threads)
+    if context.device.type == "cpu":
+        return CpuAdam(optimizer, parameters, rate, max_norm, threads=context.threads)
+    from warprun.learning.kernels.cuda.optimizer import CudaAdam
+
+    return CudaAdam(optimizer, parameters, rate, max_norm)
 
 
 # Off policy ---------------------------------------------------------------------------------------------------------
@@ -155,7 +170,7 @@ class GradientSteps:
         self, trained: AnyOptimized, loss: Callable[P, Terms], in_kernels: TileLoss | MeanLoss | None
     ) -> Callable[Concatenate[Due, P], Taken]:
         """Return the gradient step of a network on a loss, that of torch and, if there is one, the same for kernels."""
-        if in_kernels and self._context.plan.gradients == "kernels":
+        if in_kernels and self._context.plan.gradients.by == "kernels":
             return cast("Callable[Concatenate[Due, P], Taken]", self._kernels.step(trained, in_kernels))
         step = adam(trained.optimizer, trained.parameters, trained.learning_rate.tensor, trained.max_norm, self._context)
         return TorchStep(loss, trained, step.step if step else trained.step, self._config.tau, self._context.communicator)
@@ -171,5 +186,5 @@ class GradientSteps:
 
 def acting(network: Callable[[], Network], by_torch: Act, context: Context) -> Act:
     """Return what writes the policy outputs [R, P] of observations [R, F] between two steps: kernels on a CPU, or `by_torch`."""
-    by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
+    by_kernels = context.plan.networks.by == "kernels" and context.device.type == "cpu"
     return CpuActing(network(), context.threads) if by_kernels else by_torch

@@ -18,7 +18,7 @@ PART = float64(1.0 / BYTE)
 
 
 class Rollout(NamedTuple):
-    """What replay takes of a rollout, see `Trajectory`: tensors, or the arrays of kernels."""
+    """The part of a rollout that replay stores, see `Trajectory`: tensors, or the arrays of kernels."""
 
     obs: torch.Tensor
     final_obs: torch.Tensor
@@ -33,7 +33,7 @@ class Rollout(NamedTuple):
 
 
 def rollout_of(trajectory: Trajectory, group: GroupTrajectory) -> Rollout:
-    """Return what replay takes of a rollout."""
+    """Return the part of a rollout that replay stores."""
     ends, state = (trajectory.terminated, trajectory.truncated), (trajectory.source.view(1), trajectory.continues.view(1))
     return Rollout(group.obs, group.final_obs, group.action, group.reward, *ends, *state)
 

@@ -1,4 +1,4 @@
-"""What an off-policy agent tells kernels of a gradient step: a loss on tiles of a batch, or on a mean over the batch."""
+"""Losses of off-policy agents for kernels: on tiles of a batch, or on a mean over the batch."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from warprun.errors import UserError, did_you_mean
 from warprun.learning.settings import byte_counts
 from warprun.learning.settings.byte_counts import AgentMemory, RunSizes
 from warprun.learning.settings.checks import at_least, below_one, not_negative, one_of, positive, within
-from warprun.learning.settings.networks import LayersConfig
-from warprun.learning.settings.plan import Fusion
+from warprun.learning.settings.networks import LayersConfig, rows_of_recurrent
+from warprun.learning.settings.plan import LOSS_ROWS, Fusion
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Spec
 
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop_tf")
@@ -69,8 +69,6 @@ class AgentConfig:
     """Output of its policies, and how simulators draw actions from that: by default distributions, from which actions are sampled."""
     requirements: ClassVar[Requirements] = Requirements()
     """Needs of the groups that it acts for."""
-    no_gpu_gradients: ClassVar[str] = ""
-    """Why kernels cannot compute its gradients on a GPU, although they can on CPU."""
 
     name: str = ""
     """Name of the agent."""
@@ -124,7 +122,7 @@ class AgentConfig:
         return group.acting_outputs
 
     def no_kernel_gradients(self) -> str:
-        """Return why kernels cannot compute the gradients; empty if they can, at least on CPU."""
+        """Return why kernels cannot compute the gradients; empty if they can."""
         return ""
 
     def fusion(self, spec: Spec) -> Fusion:
@@ -132,13 +130,18 @@ class AgentConfig:
         groups = [(group, group_config(self, group.name)) for group in spec.groups]
         why_not = next(filter(None, (own.network.no_kernels() for _, own in groups)), "")
         if why_not:
-            return Fusion(None, False, why_not, recurrent=any(own.network.recurs_in_kernels for _, own in groups))
-        rows = {
-            group.name: group.observation.size + sum(own.network.first_hidden) * own.network.trunks + own.acting_outputs(group) + 1
-            for group, own in groups
-        }
+            return Fusion(None, {}, why_not, rows_of_recurrent(own.network for _, own in groups))
         reason = next(filter(None, (own.no_kernel_gradients() for _, own in groups)), "")
-        return Fusion(rows, not reason, reason, self.no_gpu_gradients)
+        rows = {group.name: own.network_rows(group) for group, own in groups}
+        return Fusion(rows, {group.name: own.gradient_rows(group) for group, own in groups}, reason)
+
+    def network_rows(self, group: GroupSpec) -> int:
+        """Return the rows of a block of activations of the acting network: inputs, units, outputs and a value."""
+        return group.observation.size + sum(self.network.first_hidden) * self.network.trunks + self.acting_outputs(group) + 1
+
+    def gradient_rows(self, group: GroupSpec) -> int:
+        """Return the rows of a block on a GPU that computes a gradient, see `Fusion`."""
+        return self.network_rows(group) + LOSS_ROWS + group.action.components
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ KERNEL_UNITS = 16
 """What the units of recurrent layers that kernels compute are a multiple of (`kernels.simd.NARROW`)."""
 GATES = {"mlp": 0, "lstm": 4, "gru": 3}
 """Type of a network -> gates of a unit of its recurrent layers."""
+STATES = {"mlp": 0, "lstm": 2, "gru": 1}
+"""Type of a network -> numbers that a unit of its recurrent layers remembers."""
 HIDDEN = (64, 64)
 """Sizes of the hidden layers if nothing is said of them."""
 MAX_LAYERS = 64
@@ -243,8 +245,20 @@ class LayersConfig:
 
     def carry(self) -> int:
         """Return the numbers that a network remembers of an episode."""
-        of_unit = {"mlp": 0, "lstm": 2, "gru": 1}[self.type]
-        return of_unit * sum(self.units) + (self.sequence is not None)
+        return STATES[self.type] * sum(self.units) + (self.sequence is not None)
+
+
+def recurrent_rows(kind: str, units: int) -> int:
+    """Return the rows of a recurrent layer in a block of shared memory of a GPU: of a unit its gates and what it remembers."""
+    return (GATES[kind] + STATES[kind]) * units
+
+
+def rows_of_recurrent(networks: Iterable[LayersConfig]) -> int:
+    """Return the `recurrent_rows` of a network's widest layer, the least of all networks whose recurrent layers kernels can compute.
+
+    0 if there is no such network.
+    """
+    return min((recurrent_rows(each.type, max(each.units)) for each in networks if each.recurs_in_kernels), default=0)
 
 
 @dataclass

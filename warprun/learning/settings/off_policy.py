@@ -10,6 +10,7 @@ from warprun.learning.settings import byte_counts
 from warprun.learning.settings.agent import AgentConfig, OptimizerConfig, Requirements, group_config
 from warprun.learning.settings.byte_counts import AgentMemory, RunSizes
 from warprun.learning.settings.checks import at_least, positive, within
+from warprun.learning.settings.plan import LOSS_ROWS
 from warprun.spec import GroupSpec, PolicyKind, Spec
 
 
@@ -51,7 +52,6 @@ class OffPolicyConfig(AgentConfig):
     policies: ClassVar[PolicyKind] = "explored"
     """Networks give values or actions, around which actions are explored."""
     requirements: ClassVar[Requirements] = Requirements(leaving=False)
-    no_gpu_gradients: ClassVar[str] = "kernels compute gradients of off-policy agents on CPU only"
     critics: ClassVar[int] = 0
     """Critics that judge the actions of the acting network; 0: it gives values itself."""
 
@@ -132,6 +132,15 @@ class OffPolicyConfig(AgentConfig):
         """Return, for every network that is trained for a group, its inputs behind the encoder, and its outputs."""
         inputs = self.network.layout(group.observation).outputs
         return [(inputs, self.acting_outputs(group)), *[(inputs + group.action.components, 1)] * self.critics]
+
+    def gradient_rows(self, group: GroupSpec) -> int:
+        # The acting network and the critics, their inputs twice, for the slopes; two terms; what the loss keeps of a transition.
+        (inputs, outputs), *critics = self.trained_networks(group)
+        units = sum(self.network.first_hidden)
+        rows = 2 * inputs + units + outputs
+        if critics:
+            rows += 2 * critics[0][0] + len(critics) * (units + 1)
+        return rows + 2 + max(2 + outputs, LOSS_ROWS)
 
     def loss_numbers(self) -> int:
         """Return how many numbers the loss of a transition has, if there are more than a few."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
+
+LOSS_ROWS = 8
+"""Rows of a block on a GPU that the loss of a gradient has at least: the backward pass may read so many behind a layer."""
 
 
 @dataclass(frozen=True)
@@ -14,59 +17,65 @@ class Fusion:
 
     network_rows: Mapping[str, int] | None
     """Per group, the rows of a block of activations of the acting network (inputs, units, outputs); None if kernels cannot run it."""
-    kernel_gradients: bool
-    """Whether kernels can compute the gradients, at least on CPU."""
-    reason: str = ""
-    """Why something cannot be computed by kernels."""
-    reason_on_gpu: str = ""
-    """Why the gradients cannot be computed by kernels on a GPU, although they can on CPU."""
-    recurrent: bool = False
-    """Whether there are recurrent layers that kernels can compute, on CPU, within networks that torch computes."""
+    gradient_rows: Mapping[str, int]
+    """Per group, the rows of a block on a GPU that computes a gradient: the networks of the loss, and what the loss keeps of a row."""
+    why_not: str = ""
+    """Why kernels cannot compute the gradients, or with `network_rows` None the networks; empty if they can."""
+    recurrent_rows: int = 0
+    """Rows of a block on a GPU for recurrent layers that kernels can compute within networks that torch computes; 0: there are none."""
+
+
+class Choice(NamedTuple):
+    """Who computes an operation, and why it is not who would be faster."""
+
+    by: str
+    """kernels or torch."""
+    why: str = ""
+    """Empty if it is the faster one."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run executes, and why."""
+    """Who computes each operation of a run, and why: `make_plan` in config/planning.py decides, learning/kernels/choose.py follows."""
 
-    rollout: Literal["fused", "stepwise"]
+    rollout: Choice
     """fused: one kernel computes networks, actions and steps of a whole rollout; stepwise: the agent acts between two steps."""
-    rollout_reason: str
-    networks: Literal["kernels", "torch"]
-    """Implementation of networks without gradients: to act, and for the values of observations."""
-    networks_reason: str
-    gradients: Literal["kernels", "torch"]
-    """Implementation of gradients."""
-    gradients_reason: str
+    networks: Choice
+    """Networks without gradients: to act, and for the values of observations."""
+    gradients: Choice
+    """Gradients, with the losses."""
+    recurrent: Choice
+    """Recurrent layers within networks that torch computes, with their gradients."""
+    optimizer: Choice
+    """Clipping and Adam."""
+    repeated: Choice
+    """How recorded work is repeated. graphs: rollouts and updates as CUDA graphs; calls: updates as lists of kernel calls (CPU); Python:
+    not at all."""
     keeps: bool
     """Whether gradients take the activations of rollouts that fit into the memory for them, instead of computing them again."""
-    captured: Literal["graphs", "calls"] | None
-    """How recorded work is repeated: rollouts and updates as CUDA graphs, updates as lists of kernel calls (CPU); None: not at all."""
-    captured_reason: str
-    """Why a GPU does not repeat CUDA graphs."""
-    recurrent: Literal["kernels", "torch"] = "torch"
-    """Implementation of recurrent layers, with their gradients."""
-    steps: Literal["kernels", "torch"] = "torch"
-    """Implementation of clipping and Adam on CPU, also where torch computes gradients."""
 
     @property
     def fused(self) -> bool:
-        return self.rollout == "fused"
+        return self.rollout.by == "fused"
 
     def __str__(self) -> str:
         """Return one line for people."""
-        parts = ["fused" if self.fused else f"stepwise ({self.rollout_reason})"]
-        if self.networks == "torch" and self.networks_reason != self.rollout_reason:
-            parts.append(f"networks by torch ({self.networks_reason})")
-        elif self.networks == "kernels" and self.gradients == "torch":
-            parts.append(f"update by torch ({self.gradients_reason})")
-        elif self.networks == "kernels" and not self.fused:
+        parts = ["fused" if self.fused else f"stepwise ({self.rollout.why})"]
+        by_kernels = self.networks.by == "kernels"
+        if not by_kernels and self.networks.why != self.rollout.why:
+            parts.append(f"networks by torch ({self.networks.why})")
+        elif by_kernels and self.gradients.by == "torch":
+            parts.append(f"update by torch ({self.gradients.why})")
+        elif by_kernels and not self.fused:
             parts.append("networks and gradients by kernels")
-        if self.recurrent == "kernels":
+        if self.recurrent.by == "kernels":
             parts.append("recurrent layers by kernels")
+        elif self.recurrent.why:
+            parts.append(f"recurrent layers by torch ({self.recurrent.why})")
         path = ", ".join(parts).replace("fused, ", "fused rollout, ")
-        if self.captured == "graphs":
+        if self.repeated.by == "graphs":
             return f"{path}; captured in CUDA graphs"
-        return f"{path}; not captured ({self.captured_reason})" if self.captured_reason else path
+        return f"{path}; not captured ({self.repeated.why})" if self.repeated.why else path
 
 
 def no_kernel_networks(fused: bool, fusion: Fusion) -> str:
@@ -75,9 +84,9 @@ def no_kernel_networks(fused: bool, fusion: Fusion) -> str:
         return "engine.fused=false"
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         return "NUMBA_DISABLE_JIT=1: everything runs as plain Python"
-    return fusion.reason if fusion.network_rows is None else ""
+    return fusion.why_not if fusion.network_rows is None else ""
 
 
-_TORCH = "torch computes everything"
-STEPWISE = Plan("stepwise", _TORCH, "torch", _TORCH, "torch", _TORCH, False, None, "")
+_BY_TORCH = Choice("torch", "torch computes everything")
+STEPWISE = Plan(Choice("stepwise", _BY_TORCH.why), _BY_TORCH, _BY_TORCH, Choice("torch"), Choice("torch"), Choice("Python"), keeps=False)
 """Everything by torch and single kernels."""

@@ -1,4 +1,4 @@
-"""What the losses of off-policy agents compute with, on a CPU: a tile of transitions, one in each column of blocks in the caches.
+"""Tiles of transitions on a CPU, one in each column of blocks in the caches: the operations of which losses are made.
 
 `kernels.cuda.tiles` has the same names for a GPU. A loss (`kernels.losses`) is written with them once.
 """

@@ -1,4 +1,4 @@
-"""What the losses of off-policy agents compute with, on CUDA: a tile of transitions in the shared memory of a block.
+"""Tiles of transitions on CUDA, in the shared memory of a block: the operations of which losses are made.
 
 `kernels.cpu.tiles` has the same names for a CPU; `for_cuda` gives a loss these. All networks of a loss have rows of one shared array, in
 which element [row, column] is at row * columns + column. A thread computes whole columns between two products of matrices, so only those
@@ -57,7 +57,7 @@ class Net(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """What the backward pass reads of a network."""
+    """Numbers that the backward pass reads of a network."""
 
     weights: torch.Tensor
     layers: torch.Tensor

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp import Layer
-from warprun.kernels.mlp_cuda import FOUR, SHARED_BYTES, TALL, columns_for, pack_layers, write
+from warprun.kernels.mlp_cuda import FOUR, columns_for, pack_layers, write
 from warprun.kernels.mlp_cuda_backward import bias_rows, pack_backward
 from warprun.learning import optimizers
 from warprun.learning.communicator import mean_
@@ -30,6 +30,7 @@ from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, converted, st
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.settings.byte_counts import cuda_blocks
 from warprun.learning.settings.off_policy import OffPolicyConfig
+from warprun.learning.settings.plan import LOSS_ROWS
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import launch, module_for, multiprocessors, on_device
 
@@ -213,18 +214,13 @@ def packed(networks: Iterable[object], of: CudaSteps) -> tuple[list[Packed], int
 def scratch_rows(layers: Iterable[torch.nn.Module]) -> int:
     """Return the rows that a loss keeps of a column: two, and one for each output; no less than the backward pass reads past a layer."""
     *_, last = (layer for layer in layers if isinstance(layer, torch.nn.Linear))
-    return max(2 + last.out_features, TALL)
+    return max(2 + last.out_features, LOSS_ROWS)
 
 
 def tile_columns(rows: int, batch: int, multiprocessors: int) -> int:
     """Return the columns of a tile, a multiple of FOUR: as many as fit, but no more than give every multiprocessor a tile."""
     enough = -(-batch // (multiprocessors * FOUR)) * FOUR
     return min(columns_for(rows, MOST_COLUMNS), max(enough, FOUR))
-
-
-def fits(rows: int) -> bool:
-    """Return whether a tile of so many rows fits in shared memory."""
-    return 4 * rows * FOUR <= SHARED_BYTES
 
 
 def _module(loss: Callable[..., None], networks: int, columns: int, threads: int) -> ModuleType:
