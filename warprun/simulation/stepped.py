@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import torch
 
@@ -20,7 +20,6 @@ from warprun.state import Counter, State
 
 SEEDS = 2**31
 """Seeds of environments are below: many libraries take 32 bits."""
-SteppedEnvironment: TypeAlias = ExternalEnvironment | BatchClass
 
 
 class Stepper(Protocol):
@@ -39,7 +38,7 @@ class Stepper(Protocol):
     """How often the simulator has reset all environments."""
 
     @property
-    def environment(self) -> SteppedEnvironment: ...
+    def environment(self) -> ExternalEnvironment | BatchClass: ...
 
     @property
     def tried(self) -> bool:

@@ -68,7 +68,7 @@ def test_a_device_gets_what_the_processes_write(apart: None, tmp_path: Path) -> 
 @pytest.mark.parametrize("fault", ["nan_obs", "inf_reward", "mask"])
 @pytest.mark.parametrize("device", [CPU, APART], ids=lambda device: device.kind)
 def test_a_rollout_stops_at_a_fault_which_stays_until_a_reset(fault: str, device: Device, apart: None) -> None:
-    of = environment(module=misbehaving.__name__, kwargs={"fault": fault, "when": 3})
+    of = environment(module=misbehaving.__name__, kwargs={"fault": fault, "when": 4})
     with simulator(of, n_envs=2, device=device) as made:
         misbehaving.made.clear()
         made.prepare()

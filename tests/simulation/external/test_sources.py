@@ -19,9 +19,9 @@ from warprun.cli import main as cli
 from warprun.errors import ContractError, UserError
 from warprun.simulation.external.examination import examine
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
-from warprun.simulation.external.slice import RESET, STEP, SharedArrays, layout
+from warprun.simulation.external.slice import RESET, STEP, Job, SharedArrays, layout
 from warprun.simulation.external.sources import EnvironmentFailed, Outcome, Singles
-from warprun.simulation.external.workers import Job, Workers
+from warprun.simulation.external.workers import Workers
 
 
 def recipe(kind: str, **arguments: Any) -> Recipe:

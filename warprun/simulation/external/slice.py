@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from math import prod
+from typing import Any, TypedDict
 
 import numpy as np
 
 from warprun.simulation.arrays import rollout_arrays
-from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.simulation.external.sources import Outcome, Source
+from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
+from warprun.simulation.external.sources import Outcome, Singles, Source, Vectorized
 
 ALIGNMENT = 64
 """Bytes, a line of the cache: two arrays never share one."""
@@ -95,24 +96,33 @@ def _unnamed_file(size: int) -> int:
     return file
 
 
-class Slice:
-    """The environments `begin` to `end` of a run. Resets an environment in the step that ends its episode."""
+class Job(TypedDict):
+    """The work of a worker."""
 
-    def __init__(
-        self,
-        source: Source,
-        arrays: Mapping[str, np.ndarray],
-        begin: int,
-        end: int,
-        *,
-        time_limit: int | None,
-        choices: tuple[int, ...],
-        replaces: bool,
-    ) -> None:
-        """`choices`: number of choices of each component of a masked action. `replaces`: reset environments that are not finite."""
-        self._source = source
-        self._time_limit, self._replaces = time_limit, replaces
-        self._first_choices = np.cumsum((0, *choices))[:-1]
+    recipe: dict[str, Any]
+    """Fields of a `Recipe`."""
+    worker: int
+    """Its number."""
+    begin: int
+    """The first of its environments."""
+    end: int
+    time_limit: int | None
+    """Steps that a slice counts; None if environments count themselves."""
+    choices: list[int]
+    """Number of choices of each component of a masked action."""
+    replaces: bool
+    """Whether environments with a fault are reset."""
+
+
+class Slice:
+    """The environments of a job. Resets an environment in the step that ends its episode."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], job: Job) -> None:
+        """Make the environments. Raises EnvironmentFailed."""
+        recipe, begin, end = Recipe(**job["recipe"]), job["begin"], job["end"]
+        self._source: Source = (Vectorized if recipe.vector else Singles)(recipe, begin, end - begin, arrays["at"][job["worker"]])
+        self._time_limit, self._replaces = job["time_limit"], job["replaces"]
+        self._first_choices = np.cumsum((0, *job["choices"]))[:-1]
         row = {name: arrays[name][:, begin:end] for name in ROWS if name in arrays}
         self._row = {name: array[:, :, 0] if name in OF_ACTORS else array for name, array in row.items()}
         self._of = {name: array[begin:end] for name, array in arrays.items() if name not in ROWS and name != "at"}

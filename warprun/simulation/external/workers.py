@@ -16,17 +16,16 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, TypedDict
 
 import numpy as np
 
-from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
-from warprun.simulation.external.slice import LOAD, RESET, SAVE, STEP, SharedArrays, Slice
-from warprun.simulation.external.sources import EnvironmentFailed, Singles, Vectorized
+from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.simulation.external.slice import LOAD, RESET, SAVE, STEP, Job, SharedArrays, Slice
+from warprun.simulation.external.sources import EnvironmentFailed
 from warprun.spec import choices
 
 COMMAND = struct.Struct("<cq")
@@ -47,31 +46,6 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Variables that keep the libraries of several workers from using all cores each; values of the user stay."""
 
 
-class Job(TypedDict):
-    """The work of a worker."""
-
-    recipe: dict[str, Any]
-    """Fields of a `Recipe`."""
-    worker: int
-    """Its number."""
-    begin: int
-    """The first of its environments."""
-    end: int
-    time_limit: int | None
-    """Steps that a slice counts; None if environments count themselves."""
-    choices: list[int]
-    """Number of choices of each component of a masked action."""
-    replaces: bool
-
-
-def make_slice(arrays: Mapping[str, np.ndarray], job: Job) -> Slice:
-    """Make the environments of a job. Raises EnvironmentFailed."""
-    recipe, begin, end = Recipe(**job["recipe"]), job["begin"], job["end"]
-    at = arrays["at"][job["worker"]]
-    source = (Vectorized if recipe.vector else Singles)(recipe, begin, end - begin, at)
-    return Slice(source, arrays, begin, end, time_limit=job["time_limit"], choices=tuple(job["choices"]), replaces=job["replaces"])
-
-
 def begin(environment: ExternalEnvironment, shared: SharedArrays, workers: int, replaces: bool) -> Workers | Slice:
     """Make the environments whose arrays are `shared`, in so many processes. Raises EnvironmentFailed.
 
@@ -89,7 +63,7 @@ def begin(environment: ExternalEnvironment, shared: SharedArrays, workers: int, 
         )
         for n, (first, end) in enumerate(shares(len(shared.arrays["seed"]), max(1, workers)))
     ]
-    return Workers(shared, jobs, environment.timeout_s) if workers else make_slice(shared.arrays, jobs[0])
+    return Workers(shared, jobs, environment.timeout_s) if workers else Slice(shared.arrays, jobs[0])
 
 
 @dataclass
@@ -265,7 +239,7 @@ def main(commands: int, answers: int, life: int, memory: int, length: int) -> No
     end_with_parent(life)
     layout, job = json.loads(_read(commands, length))
     try:
-        part = make_slice(SharedArrays(layout, memory).arrays, job)
+        part = Slice(SharedArrays(layout, memory).arrays, job)
     except EnvironmentFailed as error:
         _fail(answers, error)
         return
