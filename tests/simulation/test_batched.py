@@ -323,6 +323,13 @@ def test_a_restored_simulator_continues_exactly_if_it_can(kind: str) -> None:
         assert second.collect(act).continues
 
 
+def test_a_state_has_the_names_and_shapes_of_checkpoints_of_1_0_0() -> None:
+    with simulator(Walkers) as made:
+        of_batch = {"state/0": (7,), "state/1": (7,)}
+        shapes = {"steps": (), "resets": (), "ended": (3,), "clock": (7,), "returns": (7,), "obs": (7, 2), **of_batch}
+        assert {name: tuple(tensor.shape) for name, tensor in made.state().items()} == shapes
+
+
 class Strict(Fenced):
     """Takes no action that its mask forbids, not in the trial either."""
 

@@ -120,7 +120,7 @@ class BatchStepper:
     def state(self) -> State:
         state = {"ended": self._ended}
         if self.environment.resumes:
-            state |= {"clock": self._clock, "returns": self._returns}
+            state |= {"clock": self._clock, "returns": self._returns, "obs": self._obs[0]}  # [N, F], as in checkpoints of 1.0.0
             state |= {f"state/{n}": leaf for n, leaf in enumerate(self._leaves)}
         return state
 

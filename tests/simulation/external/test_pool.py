@@ -65,6 +65,17 @@ def test_a_device_gets_what_the_processes_write(apart: None, tmp_path: Path) -> 
         assert all(torch.equal(one, other) for one, other in zip(taken(on_device), taken(second), strict=True))
 
 
+def test_a_state_has_the_names_and_shapes_of_checkpoints_of_1_0_0(tmp_path: Path) -> None:
+    """Arrays of any type are there as bytes."""
+    (tmp_path / "saved.py").write_text(f"{Path(clock.__file__).read_text()}\n\nenvironment = Saved\n")
+    with simulator(environment(module=str(tmp_path / "saved.py"), kwargs={"masked": True})) as made:
+        made.prepare()
+        counted = dict.fromkeys(("ended", "ended_steps", "ended_return", "replaced"), (3,))
+        of_episodes = {"clock": (24,), "episode_return": (24,), "state": (3, 24), "obs": (3, 1, 2), "mask": (3, 1, 2)}
+        shapes = {"steps": (), "resets": (), **counted, **of_episodes}
+        assert {name: tuple(tensor.shape) for name, tensor in made.state().items()} == shapes
+
+
 @pytest.mark.parametrize("fault", ["nan_obs", "inf_reward", "mask"])
 @pytest.mark.parametrize("device", [CPU, APART], ids=lambda device: device.kind)
 def test_a_rollout_stops_at_a_fault_which_stays_until_a_reset(fault: str, device: Device, apart: None) -> None:

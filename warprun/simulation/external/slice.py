@@ -193,19 +193,21 @@ class Slice:
         """
         # The observation after a terminal state is of no use, nor is the mask after the last step.
         bad = (~np.isfinite(out.obs).all(-1) & ~out.terminated) | ~np.isfinite(out.reward)
+        if self._replaces and out.mask is not None:
+            bad |= self._forbids(out.mask) & ~(out.terminated | out.truncated)
+        if not bad.any():
+            return ~bad
         if not self._replaces:
             self._of["fault"] |= bad
             return np.ones_like(bad)
-        if out.mask is not None:
-            bad |= self._forbids(out.mask) & ~(out.terminated | out.truncated)
-        if bad.any():
-            out.terminated[bad], out.truncated[bad], out.reward[bad] = True, False, 0.0
-            self._of["replaced"][bad] += 1
+        out.terminated[bad], out.truncated[bad], out.reward[bad] = True, False, 0.0
+        self._of["replaced"][bad] += 1
         return ~bad
 
     def _check(self, out: Outcome) -> None:
         """Look for observations that are not finite, and masks that forbid every action."""
-        self._of["fault"] |= ~np.isfinite(out.obs).all(-1)
+        if not np.isfinite(out.obs).all():
+            self._of["fault"] |= ~np.isfinite(out.obs).all(-1)
         if out.mask is not None:
             self._of["fault"] |= self._forbids(out.mask)
 
