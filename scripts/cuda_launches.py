@@ -103,7 +103,7 @@ def type_of(value: object) -> types.Type:
 @contextmanager
 def recording() -> Iterator[list[Launch]]:
     """Yield a list to which every launch is added; none runs, and no environment is tried out."""
-    found: list[Launch] = []
+    found = list[Launch]()
 
     def by_environment(
         self: cuda_launch.Launcher, name: str, grid: tuple[int, int] | None, arguments: Sequence[object], shared_bytes: int = 0
