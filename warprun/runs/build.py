@@ -116,9 +116,9 @@ def make_external(setup: Setup, n_envs: int, horizon: int, seed: int, exploratio
     config, environment = setup.config, setup.environment
     assert not isinstance(environment, Environment)
     if isinstance(environment, ExternalEnvironment):
-        from warprun.simulation.external.simulator import ExternalSimulator  # imports gymnasium, which is an extra
+        from warprun.simulation.external.pool import external_simulator  # imports gymnasium, which is an extra
 
-        return ExternalSimulator(
+        return external_simulator(
             environment,
             n_envs=n_envs,
             first_env=first_env,
