@@ -236,7 +236,11 @@ ENVIRONMENTS = {
     "mountain_car": ("agent=ppo",),
     "mountain_car_continuous": ("agent=ppo",),
     "pendulum": ("agent=ppo", "agent=a2c", "agent=td3", "agent=sac"),
-    "t_maze": ("agent=ppo tuned=none",),
+    "t_maze": (
+        "agent=ppo tuned=none",
+        "agent=ppo tuned=none agent.network=lstm agent.minibatches=1",
+        "agent=ppo tuned=none agent.network=gru agent.minibatches=1",
+    ),
     "booster": ("agent=ppo",),
     "booster_continuous": ("agent=ppo",),
     "catalysis": ("agent=ppo",),
@@ -247,7 +251,7 @@ ENVIRONMENTS = {
     "tag_continuous": ("agent=ppo",),
 }
 """Environment -> runs whose networks kernels compute, with the settings that a run has. Every way to draw actions is there for one
-environment of each kind. Tuned policies of the T-maze have memory and those of Gray-Scott convolutions, so torch computes them."""
+environment of each kind, and recurrent layers for the T-maze. Tuned policies of Gray-Scott have convolutions, which torch computes."""
 VARIANTS = {"cartpole": "env.randomize.length=[0.3,0.7] env.on_nan=reset"}
 """Environment -> settings with which its kernels do more."""
 OFF_POLICY = ("dqn", "ddpg", "td3", "sac")
@@ -294,8 +298,11 @@ def kernels_of(environment: str, n_envs: int = N_ENVS) -> Iterator[Kernel]:
 
 
 def name_of(launch: Launch, agent: str) -> str:
-    """Return the name of a learner's kernel; numbers of the network are constants in the source of two of them."""
+    """Return the name of a learner's kernel; numbers of the network are constants in the source of four of them."""
     names = launch.kernel.py_func.__globals__
+    if launch.name in ("forward", "backward"):
+        kind = "lstm" if "lstm_forward" in names else "gru"
+        return f"{launch.name}, {kind}, {names['COLUMNS']} x {launch.grid(MOST_THREADS)[1]}"
     if launch.name == "gradient":
         actions = "gaussian" if "gaussian_forward" in names else "choices"
         return f"gradient, {agent}, {actions}, {names['COLUMNS']} x {names['THREADS']}"
@@ -380,7 +387,7 @@ def of_page(rows: Iterable[Row]) -> str:
     """Return the table of the page: the largest kernels of environments and of learners."""
     lines = []
     for (owner, name), found in by_kernel(rows).items():
-        if name == "rollout" or name.startswith("gradient"):
+        if name == "rollout" or name.startswith(("gradient", "forward", "backward")):
             cells = [f"{row.registers}, {row.occupancy:.0%}" for row in found]
             threads = " or ".join(dict.fromkeys(str(row.threads) for row in found))
             lines.append([owner, name, threads, f"{found[0].shared:,}", *cells])

@@ -263,7 +263,7 @@ def test_the_gradient_of_an_update_is_that_of_the_loss_written_out(name: str, sp
         error = torch.maximum((value - returns) ** 2, (near - returns) ** 2)
         gain = torch.minimum(ratio * advantage, ratio.clip(0.8, 1.2) * advantage)
         loss = (-gain + 0.5 * 0.5 * error - 0.1 * entropy).mean()
-    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, learner.policy.leaves)])
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, learner.policy.layer_parameters)])
     taken: list[torch.Tensor] = []
     monkeypatch.setattr(learner, "step", lambda gradient: taken.append(gradient) or gradient.norm())
     agent.update(trajectory, 0.0)

@@ -248,7 +248,7 @@ def test_actors_and_critics_learn_with_memory(name: str) -> None:
     assert metrics["loss/grad_norm"].isfinite()
     for key in ("actor", "critics"):
         trained = agent.learners[0].trained[key]
-        moved = (trained.parameters != before[key]).split([leaf.numel() for leaf in trained.leaves])
+        moved = (trained.parameters != before[key]).split([leaf.numel() for leaf in trained.layer_parameters])
         assert all(part.any() for part in moved), key
 
 

@@ -233,9 +233,9 @@ def test_layers_that_are_not_used_get_no_gradient(home: Path) -> None:
     )
     (home / "half.py").write_text(source)
     trained = Trained(own_network(3, 2, "./half.py:Half", {}), OffPolicyConfig(), 0.1, torch.device("cpu"))
-    before = [parameter.clone() for parameter in trained.leaves]
+    before = [parameter.clone() for parameter in trained.layer_parameters]
     trained.step(trained.gradient(trained.network(torch.ones(4, 3)).sum(), SingleProcess(), 4))
-    assert [bool(torch.equal(a, b)) for a, b in zip(before, trained.leaves, strict=True)] == [False, False, True, True]
+    assert [bool(torch.equal(a, b)) for a, b in zip(before, trained.layer_parameters, strict=True)] == [False, False, True, True]
 
 
 def test_one_class_serves_all(home: Path) -> None:

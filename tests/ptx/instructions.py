@@ -305,6 +305,13 @@ def extract(i: Instruction) -> None:
     i.give(f"(uint32_t)(((uint64_t){x} >> ({at} & 63)) & {mask})")
 
 
+def insert(i: Instruction) -> None:
+    """bfi: the low bits of a number in the place of some bits of another one."""
+    x, into, at, count = i.value(1), i.value(2), f"({i.value(3, 'u32')} & 255)", f"({i.value(4, 'u32')} & 255)"
+    mask = f"({at} > 63 ? 0 : ({count} > 63 ? ~0ull : (1ull << {count}) - 1) << {at})"
+    i.give(f"(uint{width_of(i.kind)}_t)(((uint64_t){into} & ~{mask}) | (((uint64_t){x} << ({at} & 63)) & {mask}))")
+
+
 def permute(i: Instruction) -> None:
     if i.modifiers != ["b32"] or not re.match(r"\d", i.operands[3]) or int(i.operands[3].rstrip("U"), 0) & 0x8888:
         raise i.scope.unknown("this kind of prmt")
@@ -360,7 +367,7 @@ def convert(i: Instruction) -> None:
 Emit = Callable[[Instruction], None]
 ALONE: dict[str, Emit] = {"trap": trap, "bra": branch, "mov": move, "cvta": to_address, "st": store, "div": divide}
 ALONE |= {"rem": remainder, "neg": negate, "abs": absolute, "not": complement, "shf": funnel, "bfe": extract}
-ALONE |= {"prmt": permute, "setp": compare, "selp": select, "cvt": convert}
+ALONE |= {"bfi": insert, "prmt": permute, "setp": compare, "selp": select, "cvt": convert}
 EMIT: dict[str, Emit] = {
     **ALONE,
     **dict.fromkeys(("ret", "exit"), leave),

@@ -88,7 +88,7 @@ def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
 
     policy = learner.policy
     names = [name for name, _ in policy.network.named_parameters()]
-    double = {name: leaf.detach().double() for name, leaf in zip(names, policy.leaves, strict=False)}
+    double = {name: leaf.detach().double() for name, leaf in zip(names, policy.layer_parameters, strict=False)}
 
     def values(obs: torch.Tensor) -> torch.Tensor:
         seen = ((obs.double() - policy.normalizer.shift) * policy.normalizer.scale).clamp(-10.0, 10.0)

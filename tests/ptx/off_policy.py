@@ -133,7 +133,7 @@ def exact_gradients(learner: Any, batch: TransitionBatch) -> dict[str, np.ndarra
         value = terms.value.mean() if not (name == "actor" and not hasattr(learner, "temperature")) else torch.zeros(())
         found[name] = torch.cat([*(g.reshape(-1) for g in flat), value.double().view(1).detach(), terms.loss.view(1).detach()]).numpy()
         if name != "actor":
-            found["error"] = terms.rows.detach().numpy()
+            found["error"] = terms.of_rows.detach().numpy()
     return found
 
 

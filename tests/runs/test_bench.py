@@ -99,11 +99,14 @@ CASES = [
     ("kernels", "cuda", "agent.network=lstm engine.gradients=torch", f"{MEMORY}lstm){CAPTURED}"),
     ("kernels", "cuda", "engine.gradients=kernels", f"fused{CAPTURED}"),
     ("kernels", "cuda", "engine.gradients=torch", f"fused rollout, update by torch (engine.gradients=torch){CAPTURED}"),
+    ("kernels", "cuda", "agent=dqn", f"fused{CAPTURED}"),
+    ("kernels", "cuda", "agent=dqn agent.dueling=true", f"fused rollout, update by torch (agent.dueling=true){CAPTURED}"),
+    # 3,067 rows fit into the shared memory of a rollout, and not the 13 more of a gradient.
     (
         "kernels",
         "cuda",
-        "agent=dqn",
-        f"fused rollout, update by torch (kernels compute gradients of off-policy agents on CPU only){CAPTURED}",
+        "agent=dqn agent.network.hidden=[3060]",
+        f"fused rollout, update by torch (a network has more rows than the shared memory of a GPU's blocks holds){CAPTURED}",
     ),
     # 3,071 rows fit into the shared memory of a rollout, and not the 6 more of a gradient.
     (

@@ -135,8 +135,8 @@ class SACLearner(OffPolicyLearner[SACConfig]):
 
     def temperature_loss(self, actor: Taken) -> Terms:
         """Compare the entropy of the actions that the actor's step has drawn with its target."""
-        loss = temperature_loss(self.temperature.network(), actor.rows, self.target_entropy)
-        return Terms(loss, actor.rows, actor.rows)
+        loss = temperature_loss(self.temperature.network(), actor.of_rows, self.target_entropy)
+        return Terms(loss, actor.of_rows, actor.of_rows)
 
     def exploration_metrics(self) -> Metrics:
         """Return the temperature."""

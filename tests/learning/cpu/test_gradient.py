@@ -158,7 +158,7 @@ def rows_for(learner: Learner[Any], count: int, masked: bool) -> Batch:
 def exact_gradient(algorithm: str, learner: Learner[Any], rows: Batch) -> tuple[np.ndarray, list[float]]:
     """Return autograd's gradient and the terms that a learner shows, in float64."""
     policy, config = learner.policy, learner.config
-    double = [leaf.detach().double().requires_grad_() for leaf in policy.leaves]
+    double = [leaf.detach().double().requires_grad_() for leaf in policy.layer_parameters]
     names = [name for name, _ in policy.network.named_parameters()]
     parameters = dict(zip(names, double, strict=False))
     output, value = torch.func.functional_call(policy.network, parameters, (rows.obs.double(),))

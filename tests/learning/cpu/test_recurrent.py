@@ -31,15 +31,15 @@ def made(kind: str, sequence: int | None, units: tuple[int, ...]) -> Recurrent:
 def computed(network: Recurrent, steps: int, count: int) -> tuple[torch.Tensor, ...]:
     """Return outputs, carries and gradients: ends of episodes at any step, and what was remembered before."""
     rng = torch.Generator().manual_seed(1)
-    dtype = next(network.parameters()).dtype
-    x = torch.randn(steps, count, 5, generator=rng).to(dtype).requires_grad_()
-    begins = torch.rand(steps, count, generator=rng) < 0.2
-    carry = torch.randn(count, network.carry, generator=rng).to(dtype)
+    like = next(network.parameters())
+    x = torch.randn(steps, count, 5, generator=rng).to(like).requires_grad_()
+    begins = (torch.rand(steps, count, generator=rng) < 0.2).to(like.device)
+    carry = torch.randn(count, network.carry, generator=rng).to(like)
     if network.sequence:
-        carry[:, -1] = torch.randint(0, network.sequence + 1, (count,), generator=rng).to(dtype)
+        carry[:, -1] = torch.randint(0, network.sequence + 1, (count,), generator=rng).to(like)
     y, last = network.unroll(x, carry, begins)
     _, carries = network.trace(x, carry, begins)
-    weights = torch.linspace(-1.0, 1.0, y.numel(), dtype=dtype).view_as(y)
+    weights = torch.linspace(-1.0, 1.0, y.numel(), dtype=y.dtype).view(y.shape).to(like.device)
     gradients = torch.autograd.grad((y * weights + y.square()).sum(), [x, *network.parameters()])
     torch.testing.assert_close(carries[-1], last, rtol=0.0, atol=0.0, equal_nan=True)
     return y.detach(), carries.detach(), *gradients

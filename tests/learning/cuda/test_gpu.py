@@ -1,5 +1,6 @@
 """The learner's kernels on a GPU: gradients are autograd's in float64, and updates are torch's."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 import torch
 
 from tests.agents import build
+from tests.learning.cpu import test_recurrent as recurrence
 from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
 from warprun.learning.kernels.cuda.gradient import CudaGradient
+from warprun.learning.kernels.cuda.recurrent import compute_by_kernels
 from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 from warprun.spec import Spec
@@ -72,3 +75,16 @@ def test_an_update_is_torchs(algorithm: str, settings: dict[str, Any], n_envs: i
         found.append({name: tensor.cpu().numpy().copy() for name, tensor in (agent.state() | metrics).items()})
     for name, array in found[0].items():
         np.testing.assert_allclose(found[1][name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(("units", "steps", "count"), [((64,), 128, 1000), ((16, 48), 9, 45), ((512,), 5, 300)])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_recurrent_layers_are_torchs_in_float64(kind: str, units: tuple[int, ...], steps: int, count: int) -> None:
+    network = recurrence.made(kind, 20, units).to(CUDA)
+    exact = recurrence.computed(copy.deepcopy(network).double(), steps, count)
+    compute_by_kernels(network)
+    assert network.over_steps
+    found = [recurrence.computed(network, steps, count) for _ in range(2)]
+    for first, again, expected in zip(*found, exact, strict=True):
+        assert torch.equal(first, again)
+        assert (first - expected).abs().max() <= 1e-4 * expected.abs().max()

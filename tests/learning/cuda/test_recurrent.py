@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.learning.cpu.test_recurrent import computed, made
+from tests.pretended import CUDA, pretended
 from tests.simulation.rollouts import ROOT
 from warprun.learning.kernels.cpu import recurrent as cpu_recurrent
 from warprun.learning.kernels.cuda import recurrent as cuda_recurrent
@@ -30,6 +31,11 @@ CASES = {
     }.items()
 }
 """Type; units, steps after which all is forgotten, steps, sequences, multiprocessors."""
+VIEWS = tuple(
+    f"aten.{name}" for name in ("view", "_unsafe_view", "t.", "transpose", "expand", "select", "split", "unbind", "slice", "permute")
+)
+VIEWS += ("aten.empty", "aten.new_empty")
+"""Operations that are no kernels."""
 WAYS = ("float64", "cpu", "cuda")
 
 
@@ -69,6 +75,28 @@ def test_layers_that_do_not_fit_into_shared_memory_are_left_to_torch() -> None:
             network = made(kind, None, (16, units))
             cuda_recurrent.compute_by_kernels(network)
             assert (network.over_steps is not None) == fits
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_pass_over_all_steps_is_one_launch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward with a layer before and after it; the other kernels of torch are as many for any number of steps."""
+    launched: list[str] = []
+    monkeypatch.setattr(cuda_recurrent, "launch", lambda module, name, *given: launched.append(name))
+    monkeypatch.setattr(cuda_recurrent, "on_device", lambda value: value)
+    monkeypatch.setattr(cuda_recurrent, "multiprocessors", lambda device: 132)
+    with pretended() as device, torch.device(CUDA):
+        for by_kernels, least, most in ((True, 20, 22), (False, 2000, 2500)):
+            network = made(kind, None, (64,))
+            if by_kernels:
+                cuda_recurrent.compute_by_kernels(network)
+            x, begins, carry = torch.empty(128, 1024, 5), torch.empty(128, 1024, dtype=torch.bool), torch.empty(1024, network.carry)
+            device.operations.clear()
+            device.watches = True
+            torch.autograd.grad(network.unroll(x, carry, begins)[0].sum(), list(network.parameters()))
+            device.watches = False
+            kernels = [name for name, *_ in device.operations if not name.startswith(VIEWS)]
+            assert least <= len(kernels) <= most
+            assert launched == ["forward", "backward"]
 
 
 if __name__ == "__main__":

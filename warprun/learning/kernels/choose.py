@@ -50,54 +50,54 @@ def recurrence(module: nn.Module, context: Context) -> None:
 # On policy ----------------------------------------------------------------------------------------------------------
 
 
-def operations(by_torch: TorchOperations, context: Context) -> Operations:
+def operations(reference: TorchOperations, context: Context) -> Operations:
     """Return the operations of a group as the plan says: those of torch, or kernels in the place of some or all of them."""
     plan = context.plan
     if plan.networks.by == "kernels" and context.device.type == "cpu":
-        return on_cpu(by_torch, context)
+        return on_cpu(reference, context)
     if plan.gradients.by == "kernels":
-        return on_cuda(by_torch)
-    found, step = by_torch.operations(), adam_of(by_torch, context)
+        return on_cuda(reference)
+    found, step = reference.operations(), adam_of(reference, context)
     return found._replace(step=step.step) if step else found
 
 
-def on_cpu(by_torch: TorchOperations, context: Context) -> Operations:
+def on_cpu(reference: TorchOperations, context: Context) -> Operations:
     """Return the operations on a CPU, and let another process compile their kernels; the plan says whether torch computes gradients."""
-    policy, group, threads = by_torch.policy, by_torch.group, context.threads
+    policy, group, threads = reference.policy, reference.group, context.threads
     network = policy.kernel_network()
-    returns = CpuReturns(network, group, by_torch.config, threads)
+    returns = CpuReturns(network, group, reference.config, threads)
     returns.compile_ahead()
-    found = by_torch.operations()._replace(act=CpuActing(network, threads), advantages=returns)
-    if by_torch.config.passes() * by_torch.config.steps_per_pass() > 1:
-        steps = CpuMinibatches(by_torch)
+    found = reference.operations()._replace(act=CpuActing(network, threads), advantages=returns)
+    if reference.config.passes() * reference.config.steps_per_pass() > 1:
+        steps = CpuMinibatches(reference)
         steps.compile_ahead()
         found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)
     if context.plan.gradients.by == "kernels":
-        gradient = CpuGradient(network, policy.space, by_torch.loss, by_torch.entropy_coef, threads)
+        gradient = CpuGradient(network, policy.space, reference.loss, reference.entropy_coef, threads)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
-    if step := adam_of(by_torch, context):
+    if step := adam_of(reference, context):
         step.compile_ahead()
         found = found._replace(step=step.step)
     if policy.normalizer:
         observations = CpuObservations(policy.normalizer, threads)
         observations.compile_ahead()
         found = found._replace(observe=observations)
-    if by_torch.reward_normalizer and not group.leaves:
-        rewards = CpuRewards(by_torch.reward_normalizer, group.name, threads)
+    if reference.reward_normalizer and not group.leaves:
+        rewards = CpuRewards(reference.reward_normalizer, group.name, threads)
         rewards.compile_ahead()
         found = found._replace(rewards=rewards)
-    keeps = context.plan.keeps and by_torch.config.kept_activations(group, context.n_envs, network.rows, threads)
+    keeps = context.plan.keeps and reference.config.kept_activations(group, context.n_envs, network.rows, threads)
     return found._replace(kept=network.rows if keeps else 0)
 
 
-def adam_of(by_torch: TorchOperations, context: Context) -> CpuAdam | CudaAdam | None:
+def adam_of(reference: TorchOperations, context: Context) -> CpuAdam | CudaAdam | None:
     """Return what `adam` does for a group."""
-    policy, config = by_torch.policy, by_torch.config
-    return adam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, config.max_grad_norm, context)
+    policy, config = reference.policy, reference.config
+    return adam(reference.optimizer, policy.parameters, reference.learning_rate, config.max_grad_norm, context)
 
 
-def on_cuda(by_torch: TorchOperations) -> Operations:
+def on_cuda(reference: TorchOperations) -> Operations:
     """Return the operations on a GPU, and let other processes compile their kernels.
 
     Statistics of several processes or of several sources of rollouts stay with torch.
@@ -108,15 +108,15 @@ def on_cuda(by_torch: TorchOperations) -> Operations:
     from warprun.learning.kernels.cuda.returns import CudaReturns
     from warprun.learning.kernels.cuda.statistics import THREADS, CudaObservations, CudaRewards
 
-    policy, group, rewards = by_torch.policy, by_torch.group, by_torch.reward_normalizer
+    policy, group, rewards = reference.policy, reference.group, reference.reward_normalizer
     network = policy.kernel_network()
-    returns = CudaReturns(network, by_torch)
-    gradient = CudaGradient(network, policy.space, by_torch.loss, by_torch.entropy_coef)
+    returns = CudaReturns(network, reference)
+    gradient = CudaGradient(network, policy.space, reference.loss, reference.entropy_coef)
     returns.compile_ahead()
     gradient.compile_ahead()
-    found = by_torch.operations()._replace(advantages=returns, gradient=gradient)
-    if isinstance(by_torch.optimizer, Adam):
-        optimizer = CudaAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
+    found = reference.operations()._replace(advantages=returns, gradient=gradient)
+    if isinstance(reference.optimizer, Adam):
+        optimizer = CudaAdam(reference.optimizer, policy.parameters, reference.learning_rate, reference.config.max_grad_norm)
         optimizer.compile_ahead()
         found = found._replace(step=optimizer.step)
     if policy.normalizer and policy.normalizer.statistics.communicator.size == 1 and group.observation.size <= THREADS:
@@ -184,7 +184,7 @@ class GradientSteps:
         return CudaSteps(self._trained, self._config, self._context)
 
 
-def acting(network: Callable[[], Network], by_torch: Act, context: Context) -> Act:
-    """Return what writes the policy outputs [R, P] of observations [R, F] between two steps: kernels on a CPU, or `by_torch`."""
+def acting(network: Callable[[], Network], reference: Act, context: Context) -> Act:
+    """Return what writes the policy outputs [R, P] of observations [R, F] between two steps: kernels on a CPU, or `reference`."""
     by_kernels = context.plan.networks.by == "kernels" and context.device.type == "cpu"
-    return CpuActing(network(), context.threads) if by_kernels else by_torch
+    return CpuActing(network(), context.threads) if by_kernels else reference

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
 from warprun.learning.critics import Critics, Head
 from warprun.learning.descent import AnyOptimized, Taken
+from warprun.learning.draws import Stream
 
 
 class TileLoss(NamedTuple):
@@ -51,10 +53,10 @@ def with_layers(trained: Iterable[AnyOptimized]) -> list[AnyOptimized]:
     return [each for each in trained if isinstance(each.network, Head | Critics)]
 
 
-def converted(settings: object, of_tensor: Callable[[torch.Tensor], object], of_stream: Callable[..., object]) -> object:
-    """Return what a loss depends on as the kernels of a device take it."""
-    from warprun.learning.draws import Stream
-
+def converted(settings: object, of_tensor: Callable[[torch.Tensor], object], of_stream: Callable[[Stream], object]) -> object:
+    """Return what a loss depends on as the kernels of a device take it; numbers are float32."""
+    if isinstance(settings, float):
+        return np.float32(settings)
     if isinstance(settings, Stream):
         return of_stream(settings)
     if isinstance(settings, torch.Tensor):

@@ -18,6 +18,7 @@ from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -30,6 +31,8 @@ from warprun.learning.settings.networks import GATES, recurrent_rows
 from warprun.math import sigmoid, tanh
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import WARP, launch, module_for, multiprocessors, on_device
+
+int64, uint32 = np.int64, np.uint32
 
 MOST_COLUMNS = 28
 """Of a block. With 32 the same column of all rows would lie in one bank of shared memory, and formulas read one of eight rows at once."""
@@ -72,12 +75,13 @@ class Backward(NamedTuple):
 
 def unit_of(item, columns):
     """Return the unit of an item: eight units of a column lie side by side, and so they do in global memory."""
-    return item // (TALL * columns) * TALL + item % TALL
+    number = uint32(item)
+    return int64(number // uint32(TALL * columns) * uint32(TALL) + number % uint32(TALL))
 
 
 def column_of(item, columns):
     """Return the column of an item, see `unit_of`."""
-    return item // TALL % columns
+    return int64(uint32(item) // uint32(TALL) % uint32(columns))
 
 
 def goes_on(given, t, row):

@@ -87,7 +87,7 @@ class Packed:
 
     def __init__(self, parameters: torch.Tensor, table: Iterable[Layer], outputs: Iterable[int], first: int, slopes: int) -> None:
         """`table` and `outputs` have the rows of the shared array; `slopes` is the row of the first input's slope."""
-        device, self.parameters, self.table = parameters.device, parameters, list(table)
+        device, self._parameters, self.table = parameters.device, parameters, list(table)
         forward, layers = pack_layers(self.table)
         backward, back = pack_backward(self.table)
         back[:, 4] = np.where(back[:, 4] == first, slopes, back[:, 4])
@@ -105,7 +105,7 @@ class Packed:
 
     def refresh(self) -> None:
         """Copy the parameters."""
-        torch.index_select(self.parameters, 0, self._index, out=self._packed)
+        torch.index_select(self._parameters, 0, self._index, out=self._packed)
 
 
 class CudaSteps:
@@ -143,7 +143,7 @@ class CudaStep:
         sums = [*biases, *((end + k, len(parameters) + k) for k in range(TERMS))]
         self._sums = torch.tensor(sums, dtype=torch.int32, device=device)
         self._width = len(parameters) + TERMS
-        self._threads = threads_of(np.concatenate([net.weights.layers.cpu().numpy() for net in self._nets]))
+        self._threads = threads_of(np.array([layer for net in self._nets for layer in net.table]))
         self._blocks = min(cuda_blocks(self._width, self._threads, multiprocessors(device)), -(-of.rows // columns))
         self._sum = BlockSums(self._width, self._blocks, device)
         self._shared_bytes = 4 * self._rows * columns
