@@ -15,7 +15,7 @@ from tests.agents import build
 from tests.learning.helpers import environment, rollout
 from tests.ptx.learning import Found
 from tests.simulation.rollouts import Arrays
-from warprun.algorithms.dqn import values_loss
+from warprun.algorithms.dqn import quantiles_loss, values_loss
 from warprun.environment import Box, Discrete, Environment, Space
 from warprun.learning.descent import Terms
 from warprun.learning.kernels import choose
@@ -34,6 +34,9 @@ CASES: dict[str, tuple[str, Space, dict[str, Any]]] = {
     "dqn": ("dqn", Discrete(3), {}),
     "plain dqn": ("dqn", Discrete(3), {"double": False, "max_grad_norm": None, "n_step": 3, "normalize_obs": True}),
     "prioritized dqn": ("dqn", Discrete(3), {"replay": ReplayConfig(200, prioritized=True), "target_update_interval": 2, "tau": 0.3}),
+    "dueling dqn": ("dqn", Discrete(3), {"dueling": True, "value_rescaling": 0.01}),
+    "quantiles": ("dqn", Discrete(3), {"quantiles": 5, "replay": ReplayConfig(200, prioritized=True)}),
+    "dueling quantiles": ("dqn", Discrete(2), {"quantiles": 4, "dueling": True, "double": False}),
     "ddpg": ("ddpg", Box(2), {"learning_rate_end": 1e-5}),
     "td3": ("td3", Box(2), {"network": LayersConfig(hidden=[24, 17], activation="tanh"), "max_grad_norm": 0.1}),
     "sac": ("sac", Box(2), {"network": LayersConfig(hidden=[24, 17], activation="tanh"), "max_grad_norm": 0.1}),
@@ -119,7 +122,8 @@ def exact_gradients(learner: Any, batch: TransitionBatch) -> dict[str, np.ndarra
     batch = batch._replace(**{name: part.double() for name, part in batch._asdict().items() if part.is_floating_point()})
     losses: dict[str, Callable[[], Terms]] = {}
     if hasattr(learner, "values"):
-        losses["values"] = lambda: values_loss(learner.config, learner.values, batch)
+        of_values = values_loss if learner.config.quantiles is None else quantiles_loss
+        losses["values"] = lambda: of_values(learner.config, learner.values, batch)
     elif hasattr(learner, "temperature"):
         losses["critics"] = lambda: learner.critics_loss(batch, batch.next_obs, None)
         losses["actor"] = lambda: learner.actor_loss(batch, batch.obs, None)
@@ -188,7 +192,18 @@ def replay_memory(case: str) -> Found:
 
 def parts() -> dict[str, Callable[[], Found]]:
     """Return the parts by name."""
-    cases = [("dqn", 37), ("plain dqn", 1), ("td3", 70), ("ddpg", 37), ("sac", 37), ("sac", 100), ("sac constant", 5)]
+    cases = [
+        ("dqn", 37),
+        ("plain dqn", 1),
+        ("dueling dqn", 37),
+        ("quantiles", 70),
+        ("dueling quantiles", 5),
+        ("td3", 70),
+        ("ddpg", 37),
+        ("sac", 37),
+        ("sac", 100),
+        ("sac constant", 5),
+    ]
     replays = {f"replay memory: {case}": partial(replay_memory, case) for case in REPLAYS}
     whole = {f"updates: {case}": partial(updates, case) for case in CASES}
     return (

@@ -17,11 +17,14 @@ def q_network(config: DQNConfig, group: GroupSpec) -> ActingNetwork:
     """Return an untrained network of the values of a group's actions."""
     assert isinstance(group.action, Discrete)
     observation, actions, network = group.observation, group.action.n, config.network
-    kind = DuelingQNetwork if config.dueling else Head
-    values = kind(observation, actions, network)
-    if config.quantiles is None:
-        return values
-    return QuantileQNetwork(values, network.last_inputs(observation), actions, config.quantiles)
+    if config.quantiles is not None:
+        return QuantileQNetwork(observation, actions, network, config.quantiles, config.dueling)
+    return (DuelingQNetwork if config.dueling else Head)(observation, actions, network)
+
+
+def values_name(config: DQNConfig) -> str:
+    """Return the name of the network of values in a checkpoint; in 1.0.0 the parameters of split last layers had another order."""
+    return "split_values" if config.dueling or config.quantiles is not None else "values"
 
 
 def actor(config: DDPGConfig, group: GroupSpec) -> Head:
@@ -36,7 +39,7 @@ def squashed_actor(config: SACConfig, group: GroupSpec) -> Head:
 
 def values(config: DQNConfig, group: GroupSpec) -> Acting:
     """Return the network of DQN; its action is the one of largest value."""
-    return _acting(config, q_network(config, group), "values", "values")
+    return _acting(config, q_network(config, group), "values", values_name(config))
 
 
 def actions(config: DDPGConfig, group: GroupSpec) -> Acting:

@@ -90,9 +90,10 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         self.next_actions = Stream(own_seed(context, seed, "next_actions"), self.number.tensor)
         """Of the actions in the states that follow."""
         log_temperature, target = self.temperature.parameters, self.target_entropy
-        critics_loss = TileLoss(soft_critics, (actor, self.critics.target), (log_temperature, self.next_actions))
+        critics_loss = TileLoss(soft_critics, (actor, self.critics.target), 1, (log_temperature, self.next_actions))
         self.critics_step = self.descent(self.critics, self.critics_loss, critics_loss)
-        self.actor_step = self.descent(self.actor, self.actor_loss, TileLoss(soft_actor, (critics,), (log_temperature, self.actions)))
+        actor_loss = TileLoss(soft_actor, (critics,), 1 + 2 * components, (log_temperature, self.actions))
+        self.actor_step = self.descent(self.actor, self.actor_loss, actor_loss)
         self.temperature_step = self.descent(self.temperature, self.temperature_loss, MeanLoss(temperature_slope, target))
         theta = config.noise_theta
         self.noise = torch.tensor([0.0, math.sqrt(theta * (2.0 - theta)), theta], device=device)

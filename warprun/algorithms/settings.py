@@ -131,16 +131,12 @@ class DQNConfig(OffPolicyConfig):
         if splits and self.network.module is not None:
             raise UserError(f"{splits} splits the last layer in two, so it is not for {key}.network.module; leave one of them out")
 
-    def no_kernel_gradients(self) -> str:
-        if self.dueling:
-            return "agent.dueling=true"
-        for name in ("quantiles", "value_rescaling"):
-            if getattr(self, name) is not None:
-                return f"agent.{name}={getattr(self, name)}"
-        return super().no_kernel_gradients()
-
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        return [(self.network.layout(group.observation).outputs, self.acting_outputs(group) * (1 + (self.quantiles or 0)))]
+        outputs = self.acting_outputs(group) * (1 + (self.quantiles or 0)) + self.dueling
+        return [(self.network.layout(group.observation).outputs, outputs)]
+
+    def loss_rows(self, group: GroupSpec) -> int:
+        return 3 + 2 * (self.quantiles or 0)
 
     def loss_numbers(self) -> int:
         """Return how many numbers the loss of a transition has: one for each pair of quantiles."""

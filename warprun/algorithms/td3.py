@@ -60,7 +60,7 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         super().__init__(config, group, context, seed, {"actor": self.actor, "critics": self.critics})
         self.smoothing = Stream(own_seed(context, seed, "smoothing"), self.number.tensor)
         smoothing = (float(config.target_policy_noise), float(config.target_noise_clip), self.smoothing)
-        of_critics = TileLoss(losses.critics, (self.actor.target, self.critics.target), smoothing)
+        of_critics = TileLoss(losses.critics, (self.actor.target, self.critics.target), 1, smoothing)
         self.critics_step = self.descent(self.critics, self.critics_loss, of_critics)
         self.actor_step = self.descent(self.actor, self.actor_loss, TileLoss(losses.actor, (critics,)))
         theta = config.noise_theta if config.noise == "ou" else 1.0

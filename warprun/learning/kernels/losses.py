@@ -10,10 +10,15 @@ the network that it follows. Outputs are read before slopes are written: on a GP
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
 import numpy as np
 
 from warprun.kernels.sampling import gaussian_log_density, limited_log_std
 from warprun.learning.draws import normal_of
+from warprun.learning.formulas import rescaled, unscaled
 from warprun.learning.kernels.cpu.tiles import (
     add_term,
     clear_slopes,
@@ -35,8 +40,8 @@ from warprun.math import exp, softplus, tanh
 
 VALUE, LOSS = 0, 1
 """Terms."""
-TARGET, BEST = 0, 1
-"""Rows of the scratch memory of critics."""
+TARGET, BEST, BASE, TARGETS = range(4)
+"""Rows of the scratch memory of critics; from TARGETS on there are targets of quantiles, then slopes of quantiles."""
 LOG_DENSITY, SLOPES = 0, 1
 """The same of actors; the slopes of all components begin at the second one."""
 
@@ -44,34 +49,186 @@ float32 = np.float32
 LOG_2 = np.float32(np.log(2.0))
 
 
-def q_values(tile, nets, double, batch, error):
-    """DQN: the Huber loss of the values of the actions in the batch."""
-    target, online = nets
-    weight, begin = float32(1.0) / float32(batch.reward.size), tile.begin
-    load(tile, online, batch.next_obs, 0)
-    # Double DQN: the online network selects the action, the target network evaluates it.
-    if double:
+class QHead(NamedTuple):
+    """How the values of actions follow from the outputs of a network, which have the number of actions as the setting `actions`."""
+
+    prepare: Callable[..., None]
+    """prepare(tile, net, actions) keeps what `value` needs, after a forward pass."""
+    value: Callable[..., float]
+    """value(tile, net, k, c) returns the value of action `k` in column `c`."""
+    set_slopes: Callable[..., None]
+    """set_slopes(tile, net, actions, chosen, c, slope) sets those of these outputs: `slope` is that of the value of action `chosen`."""
+    first: int
+    """Outputs beside those of the actions, before them."""
+
+
+def q_values_by(head: QHead, eps: float | None) -> Callable[..., None]:
+    """Return the loss of DQN for values of actions by `head`, which are rescaled with `eps` (`formulas.rescaled`), or as they are."""
+    prepare, value_of, set_slopes = head.prepare, head.value, head.set_slopes
+
+    def q_values(tile, nets, settings, batch, error):
+        """DQN: the Huber loss of the values of the actions in the batch; `settings` are (double, actions)."""
+        (target, online), (double, actions) = nets, settings
+        weight, begin = float32(1.0) / float32(batch.reward.size), tile.begin
+        find_next(tile, nets, double, actions, batch)
+        for c in columns(tile):
+            next_value = to_value(value_of(tile, target, int(get_scratch(tile, BEST, c)), c))
+            set_scratch(tile, TARGET, c, to_output(batch.reward[begin + c] + batch.discount[begin + c] * next_value))
+        load(tile, online, batch.obs, 0)
         forward(tile, online)
-        find_best(tile, online)
-    forward(tile, target)
-    if not double:
-        find_best(tile, target)
+        prepare(tile, online, actions)
+        for c in columns(tile):
+            set_scratch(tile, BEST, c, value_of(tile, online, batch.action[begin + c, 0], c))
+        clear_slopes(tile, online)
+        for c in columns(tile):
+            value = get_scratch(tile, BEST, c)
+            difference = value - get_scratch(tile, TARGET, c)
+            clipped = min(max(difference, float32(-1.0)), float32(1.0))
+            set_slopes(tile, online, actions, batch.action[begin + c, 0], c, clipped * batch.weight[begin + c] * weight)
+            error[begin + c] = difference
+            add_term(tile, VALUE, c, to_value(value))
+            add_term(tile, LOSS, c, batch.weight[begin + c] * clipped * (difference - float32(0.5) * clipped))
+
+    def to_value(x):
+        return x if eps is None else unscaled(x, eps)
+
+    def to_output(x):
+        return x if eps is None else rescaled(x, eps)
+
+    find_next = next_actions_by(head)
+    return q_values
+
+
+def next_actions_by(head: QHead) -> Callable[..., None]:
+    """Return what leaves the outputs of the target network for the next observations, and keeps the best actions there."""
+    prepare, value_of = head.prepare, head.value
+
+    def find_best(tile, net, actions):
+        """Keep the number of the action of largest value of each column, the first of equal ones."""
+        for c in columns(tile):
+            best = 0
+            for k in range(1, actions):
+                if value_of(tile, net, k, c) > value_of(tile, net, best, c):
+                    best = k
+            set_scratch(tile, BEST, c, float32(best))
+
+    def find_next(tile, nets, double, actions, batch):
+        target, online = nets
+        load(tile, online, batch.next_obs, 0)
+        # Double DQN: the online network selects the action, the target network evaluates it.
+        if double:
+            forward(tile, online)
+            prepare(tile, online, actions)
+            find_best(tile, online, actions)
+        forward(tile, target)
+        prepare(tile, target, actions)
+        if not double:
+            find_best(tile, target, actions)
+
+    return find_next
+
+
+def quantiles_by(head: QHead, quantiles: int) -> Callable[..., None]:
+    """Return the loss of QR-DQN for values of actions by `head` and so many quantiles of each."""
+    prepare, value_of, set_slopes, first = head.prepare, head.value, head.set_slopes, head.first
+    find_next = next_actions_by(head)
+
+    def quantile_values(tile, nets, settings, batch, error):
+        """QR-DQN: the quantile Huber loss of the quantiles of the actions in the batch, see `algorithms.dqn.quantile_loss`."""
+        (target, online), (double, actions) = nets, settings
+        weight, begin, share = float32(1.0) / float32(batch.reward.size), tile.begin, float32(1.0) / float32(quantiles)
+        find_next(tile, nets, double, actions, batch)
+        for c in columns(tile):
+            best = int(get_scratch(tile, BEST, c))
+            base = value_of(tile, target, best, c) - mean_deviation(tile, target, first, actions, best, c)
+            for j in range(quantiles):
+                quantile = base + get_output(tile, target, first + actions + best * quantiles + j, c)
+                set_scratch(tile, TARGETS + j, c, batch.reward[begin + c] + batch.discount[begin + c] * quantile)
+        load(tile, online, batch.obs, 0)
+        forward(tile, online)
+        prepare(tile, online, actions)
+        for c in columns(tile):
+            chosen = batch.action[begin + c, 0]
+            value, of_row, target_mean, slope_sum = value_of(tile, online, chosen, c), float32(0.0), float32(0.0), float32(0.0)
+            base = value - mean_deviation(tile, online, first, actions, chosen, c)
+            for i in range(quantiles):
+                quantile = base + get_output(tile, online, first + actions + chosen * quantiles + i, c)
+                tau, slope = (float32(i) + float32(0.5)) * share, float32(0.0)
+                for j in range(quantiles):
+                    u = get_scratch(tile, TARGETS + j, c) - quantile
+                    side, clipped = float32(1.0) - tau if u < float32(0.0) else tau, min(max(u, float32(-1.0)), float32(1.0))
+                    slope -= side * clipped * share
+                    of_row += side * clipped * (u - float32(0.5) * clipped) * share
+                set_scratch(tile, TARGETS + quantiles + i, c, slope * batch.weight[begin + c] * weight)
+                slope_sum += slope * batch.weight[begin + c] * weight
+            for j in range(quantiles):
+                target_mean += get_scratch(tile, TARGETS + j, c) * share
+            error[begin + c] = value - target_mean
+            add_term(tile, VALUE, c, value)
+            add_term(tile, LOSS, c, batch.weight[begin + c] * of_row)
+            set_scratch(tile, TARGET, c, slope_sum)
+        clear_slopes(tile, online)
+        for c in columns(tile):
+            chosen, slope_sum = batch.action[begin + c, 0], get_scratch(tile, TARGET, c)
+            set_slopes(tile, online, actions, chosen, c, slope_sum)
+            for i in range(quantiles):
+                slope = get_scratch(tile, TARGETS + quantiles + i, c) - slope_sum * share
+                set_slope(tile, online, first + actions + chosen * quantiles + i, c, slope)
+
+    def mean_deviation(tile, net, first, actions, k, c):
+        total = float32(0.0)
+        for i in range(quantiles):
+            total += get_output(tile, net, first + actions + k * quantiles + i, c)
+        return total / float32(quantiles)
+
+    return quantile_values
+
+
+def no_preparation(tile, net, actions):
+    """Keep nothing."""
+
+
+def output_value(tile, net, k, c):
+    """Return output `k`: the value of the action."""
+    return get_output(tile, net, k, c)
+
+
+def output_slope(tile, net, actions, chosen, c, slope):
+    """Set the slope of the output of an action; the others are 0."""
+    set_slope(tile, net, chosen, c, slope)
+
+
+def mean_advantage(tile, net, actions):
+    """Keep the value of the state less the mean of the advantages."""
     for c in columns(tile):
-        next_value = get_output(tile, target, int(get_scratch(tile, BEST, c)), c)
-        set_scratch(tile, TARGET, c, batch.reward[begin + c] + batch.discount[begin + c] * next_value)
-    load(tile, online, batch.obs, 0)
-    forward(tile, online)
-    for c in columns(tile):
-        set_scratch(tile, BEST, c, get_output(tile, online, batch.action[begin + c, 0], c))
-    clear_slopes(tile, online)
-    for c in columns(tile):
-        chosen, value = batch.action[begin + c, 0], get_scratch(tile, BEST, c)
-        difference = value - get_scratch(tile, TARGET, c)
-        clipped = min(max(difference, float32(-1.0)), float32(1.0))
-        set_slope(tile, online, chosen, c, clipped * batch.weight[begin + c] * weight)
-        error[begin + c] = difference
-        add_term(tile, VALUE, c, value)
-        add_term(tile, LOSS, c, batch.weight[begin + c] * clipped * (difference - float32(0.5) * clipped))
+        total = float32(0.0)
+        for k in range(actions):
+            total += get_output(tile, net, 1 + k, c)
+        set_scratch(tile, BASE, c, get_output(tile, net, 0, c) - total / float32(actions))
+
+
+def dueling_value(tile, net, k, c):
+    """Return the value of the state plus the advantage of action `k` over the mean."""
+    return get_scratch(tile, BASE, c) + get_output(tile, net, 1 + k, c)
+
+
+def dueling_slopes(tile, net, actions, chosen, c, slope):
+    """Set the slopes of the value of the state and of all advantages."""
+    set_slope(tile, net, 0, c, slope)
+    for k in range(actions):
+        of_chosen = slope if k == chosen else float32(0.0)
+        set_slope(tile, net, 1 + k, c, of_chosen - slope / float32(actions))
+
+
+PLAIN = QHead(no_preparation, output_value, output_slope, 0)
+DUELING = QHead(mean_advantage, dueling_value, dueling_slopes, 1)
+
+
+@cache
+def q_loss(dueling: bool, quantiles: int | None, eps: float | None) -> tuple[Callable[..., None], int]:
+    """Return the loss of DQN on a tile, and the rows of scratch memory that it needs."""
+    head = DUELING if dueling else PLAIN
+    return (q_values_by(head, eps), TARGETS) if quantiles is None else (quantiles_by(head, quantiles), TARGETS + 2 * quantiles)
 
 
 def critics(tile, nets, smoothing, batch, error):
@@ -189,16 +346,6 @@ def soft_actor(tile, nets, drawing, batch, error):
     for d in range(2 * size):
         for c in columns(tile):
             set_slope(tile, trained, d, c, get_scratch(tile, SLOPES + d, c))
-
-
-def find_best(tile, net):
-    """Keep the number of the largest output of each column, the first of equal ones."""
-    for c in columns(tile):
-        best = 0
-        for k in range(1, net.outputs.size):
-            if get_output(tile, net, k, c) > get_output(tile, net, best, c):
-                best = k
-        set_scratch(tile, BEST, c, float32(best))
 
 
 def smallest_output(tile, net, c):

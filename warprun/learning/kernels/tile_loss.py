@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from warprun.learning.critics import Critics, Head
+from warprun.learning.critics import ActingNetwork, Critics
 from warprun.learning.descent import AnyOptimized, Taken
 from warprun.learning.draws import Stream
 
@@ -21,6 +21,8 @@ class TileLoss(NamedTuple):
     """loss(tile, nets, settings, batch, error): `nets` are the networks `reads`, then the trained one."""
     reads: tuple[nn.Module, ...] = ()
     """The networks that it reads, target networks too."""
+    scratch: int = 0
+    """Rows of memory that it keeps for each column (`set_scratch`)."""
     settings: object = 0
     """Numbers, tensors and random streams (`draws.Stream`), or tuples of them; not None, which kernels do not take."""
 
@@ -44,13 +46,13 @@ def stacks(network: nn.Module) -> list[list[nn.Module]]:
     """Return the layers of a network whose gradients kernels compute, or of the networks that it stacks; each has one input."""
     if isinstance(network, Critics):
         return [list(critic.children()) for critic in network.each]
-    assert isinstance(network, Head)
-    return [network.policy_layers()]
+    assert isinstance(network, ActingNetwork)
+    return [network.trained_layers()]
 
 
 def with_layers(trained: Iterable[AnyOptimized]) -> list[AnyOptimized]:
     """Return those that train networks of layers."""
-    return [each for each in trained if isinstance(each.network, Head | Critics)]
+    return [each for each in trained if isinstance(each.network, ActingNetwork | Critics)]
 
 
 def converted(settings: object, of_tensor: Callable[[torch.Tensor], object], of_stream: Callable[[Stream], object]) -> object:

@@ -140,7 +140,11 @@ class OffPolicyConfig(AgentConfig):
         rows = 2 * inputs + units + outputs
         if critics:
             rows += 2 * critics[0][0] + len(critics) * (units + 1)
-        return rows + 2 + max(2 + outputs, LOSS_ROWS)
+        return rows + 2 + max(self.loss_rows(group), LOSS_ROWS)
+
+    def loss_rows(self, group: GroupSpec) -> int:
+        """Return the rows of a block on a GPU that the losses keep of a transition, the most of all of them."""
+        return 1 + self.acting_outputs(group)
 
     def loss_numbers(self) -> int:
         """Return how many numbers the loss of a transition has, if there are more than a few."""

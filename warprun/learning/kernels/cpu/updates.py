@@ -161,7 +161,7 @@ class CpuSteps:
             if isinstance(each, Trained):
                 self.nets[each.target] = net._replace(parameters=each.target_parameters.numpy())
         self.memory = Workspace(
-            scratch=np.zeros((self.team.count, 2 + max(net.outputs.size for net in self.nets.values()), COLUMNS), np.float32),
+            scratch=np.zeros((self.team.count, 1, COLUMNS), np.float32),
             zeros=np.zeros(max(net.blocks.shape[2] for net in self.nets.values()), np.float32),
             terms=np.zeros((self.shares, 2)),
             error=np.zeros(self.rows, np.float32),
@@ -187,6 +187,7 @@ class CpuStep:
         self._of, self._kernel = of, getattr(_loss_module(loss.loss, len(networks)), loss.loss.__name__)
         self._settings = converted(loss.settings, torch.Tensor.numpy, Stream.words)
         self._nets = tuple(of.nets[network] for network in networks)
+        self._memory = of.memory._replace(scratch=np.zeros((of.team.count, max(1, loss.scratch), COLUMNS), np.float32))
         gradients, target = self._nets[-1].gradient, trained.target_parameters if isinstance(trained, Trained) else None
         assert isinstance(trained.optimizer, optimizers.Adam)
         rate, threads = trained.learning_rate.tensor, of.team.count
@@ -216,7 +217,7 @@ class CpuStep:
         """Return the kernel of the loss with a batch."""
         arrays, self._batch = Transitions(*(part.numpy() for part in batch)), batch
         if self._compute is None:
-            nets, memory = self._nets, self._of.memory
+            nets, memory = self._nets, self._memory
             self._compute = Call(self._kernel, self._of.shares, nets, self._settings, arrays, memory)
         else:
             self._compute.change(batch=arrays)

@@ -136,7 +136,7 @@ class CudaStep:
         self._of = of
         networks = (*loss.reads, trained.network)
         self._nets, end = packed(networks, of)
-        self._terms, self._rows = end, end + TERMS + scratch_rows(stacks(trained.network)[0])
+        self._terms, self._rows = end, end + TERMS + max(loss.scratch, LOSS_ROWS)
         columns = tile_columns(self._rows, of.rows, multiprocessors(device))
         last = self._nets[-1]
         biases = bias_rows(last.table)
@@ -209,12 +209,6 @@ def packed(networks: Iterable[object], of: CudaSteps) -> tuple[list[Packed], int
         nets.append(Packed(of.parameters[network], moved, [first + row for row in outputs], first, slopes))
         end = max(end, first + rows + inputs)
     return nets, end
-
-
-def scratch_rows(layers: Iterable[torch.nn.Module]) -> int:
-    """Return the rows that a loss keeps of a column: two, and one for each output; no less than the backward pass reads past a layer."""
-    *_, last = (layer for layer in layers if isinstance(layer, torch.nn.Linear))
-    return max(2 + last.out_features, LOSS_ROWS)
 
 
 def tile_columns(rows: int, batch: int, multiprocessors: int) -> int:
