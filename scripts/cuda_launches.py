@@ -25,6 +25,7 @@ from warprun.config.planning import make_plan
 from warprun.config.schema import Config, parameters
 from warprun.environment import Environment
 from warprun.learning.kernels.cuda import gradient, optimizer, recurrent, replay, returns, statistics, sums, tiles, updates
+from warprun.learning.off_policy import OffPolicyAgent
 from warprun.learning.on_policy import OnPolicyAgent
 from warprun.learning.settings.plan import Choice
 from warprun.runs.build import Setup, make_agent, make_training_simulator, prepare, set_up
@@ -97,6 +98,8 @@ def type_of(value: object) -> types.Type:
         return types.Array(number, value.ndim, "C" if plain else "A")
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return types.NamedTuple([type_of(part) for part in value], type(value))
+    if isinstance(value, tuple):
+        return types.BaseTuple.from_types([type_of(part) for part in value])
     return typeof(value)
 
 
@@ -153,7 +156,7 @@ def setup_of(*overrides: str) -> Setup:
 
 
 def of_run(*overrides: str) -> list[Launch]:
-    """Return the launches of a reset, of a rollout with drawn actions and of what an on-policy agent learns from it."""
+    """Return the launches of a reset, of a rollout with drawn actions and of what an agent learns from it: off policy a gradient step."""
     setup = setup_of(*overrides)
     with recording() as found:
         agent = make_agent(setup)
@@ -162,6 +165,10 @@ def of_run(*overrides: str) -> list[Launch]:
         taken = simulator.collect(agent.act)
         if isinstance(agent, OnPolicyAgent):
             agent.learn(taken)
+        elif isinstance(agent, OffPolicyAgent):
+            for learner in agent.learners:
+                learner.add(taken)
+                learner.update()
     return found
 
 

@@ -37,8 +37,10 @@ N_ENVS = 10_000
 """Environments of the launches in the table."""
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
 """Those that make the code of a kernel."""
-FLOAT64 = ("step", "advantages", "spread", "returns", "merge", "moments")
-"""Kernels of learners that compute in float64: Adam's corrections, and sums over many rows."""
+FLOAT64 = ("step", "advantages", "spread", "returns", "merge", "moments", "gather", "draw", "put", "sum_stored")
+"""Kernels of learners that compute in float64: Adam's corrections, sums over many rows, and priorities."""
+LOSSES = ("q_values", "critics", "soft_critics", "actor", "soft_actor")
+"""Kernels of gradient steps off policy."""
 
 
 # Cards ----------------------------------------------------------------------------------------------------------------
@@ -298,7 +300,7 @@ def kernels_of(environment: str, n_envs: int = N_ENVS) -> Iterator[Kernel]:
 
 
 def name_of(launch: Launch, agent: str) -> str:
-    """Return the name of a learner's kernel; numbers of the network are constants in the source of four of them."""
+    """Return the name of a learner's kernel; numbers of the network are constants in the source of some."""
     names = launch.kernel.py_func.__globals__
     if launch.name in ("forward", "backward"):
         kind = "lstm" if "lstm_forward" in names else "gru"
@@ -306,7 +308,8 @@ def name_of(launch: Launch, agent: str) -> str:
     if launch.name == "gradient":
         actions = "gaussian" if "gaussian_forward" in names else "choices"
         return f"gradient, {agent}, {actions}, {names['COLUMNS']} x {names['THREADS']}"
-    return f"next_values, {names['COLUMNS']} x {names['THREADS']}" if launch.name == "next_values" else launch.name
+    sized = launch.name == "next_values" or launch.name in LOSSES
+    return f"{launch.name}, {names['COLUMNS']} x {names['THREADS']}" if sized else launch.name
 
 
 def agent_of(run: str) -> str:
@@ -387,7 +390,7 @@ def of_page(rows: Iterable[Row]) -> str:
     """Return the table of the page: the largest kernels of environments and of learners."""
     lines = []
     for (owner, name), found in by_kernel(rows).items():
-        if name == "rollout" or name.startswith(("gradient", "forward", "backward")):
+        if name == "rollout" or name.startswith(("gradient", "forward", "backward", *LOSSES)):
             cells = [f"{row.registers}, {row.occupancy:.0%}" for row in found]
             threads = " or ".join(dict.fromkeys(str(row.threads) for row in found))
             lines.append([owner, name, threads, f"{found[0].shared:,}", *cells])
