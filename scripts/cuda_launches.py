@@ -24,8 +24,9 @@ from warprun.config.compose import compose
 from warprun.config.planning import make_plan
 from warprun.config.schema import Config, parameters
 from warprun.environment import Environment
-from warprun.learning.kernels.cuda import gradient, optimizer, recurrent, returns, statistics
+from warprun.learning.kernels.cuda import gradient, optimizer, recurrent, replay, returns, statistics, sums, tiles, updates
 from warprun.learning.on_policy import OnPolicyAgent
+from warprun.learning.settings.plan import Choice
 from warprun.runs.build import Setup, make_agent, make_training_simulator, prepare, set_up
 from warprun.simulation import cuda, cuda_launch, kernel_module
 from warprun.simulation.device import Device
@@ -118,7 +119,7 @@ def recording() -> Iterator[list[Launch]]:
             (cuda_launch.Launcher, "on", by_environment),
             (cuda_launch.Launcher, "each", lambda self, name, arguments: by_environment(self, name, None, arguments)),
             (cuda, "on_device", lambda value: value),
-            *((module, "multiprocessors", lambda device: MULTIPROCESSORS) for module in (gradient, recurrent)),
+            *((module, "multiprocessors", lambda device: MULTIPROCESSORS) for module in (gradient, recurrent, updates)),
             (torch.cuda, "mem_get_info", lambda device=None: (ENDLESS, ENDLESS)),
             (estimates, "available_memory", lambda: ENDLESS),
             (kernel_module.kernels, "is_cached", lambda module: True),
@@ -126,10 +127,9 @@ def recording() -> Iterator[list[Launch]]:
             (torch.fx.experimental._config, "meta_nonzero_assume_all_nonzero", True),
             (GroupTrajectory, "rows", property(lambda self: self.reward.numel())),
         ]
-        for module in (gradient, optimizer, recurrent, returns, statistics):
-            replaced += [(module, "launch", by_learner), (module, "on_device", lambda value: value)]
-        for module in (gradient, optimizer, returns, statistics):
-            replaced.append((module, "want", lambda *_: None))
+        for module in (gradient, optimizer, recurrent, replay, returns, statistics, sums, tiles, updates):
+            stand_ins = {"launch": by_learner, "on_device": lambda value: value, "want": lambda *_: None}
+            replaced += [(module, name, stand_in) for name, stand_in in stand_ins.items() if hasattr(module, name)]
         for place, name, stand_in in replaced:
             stack.enter_context(patch.object(place, name, stand_in))
         yield found
@@ -149,7 +149,7 @@ def setup_of(*overrides: str) -> Setup:
     """Return a run's config and its plan on a GPU without CUDA graphs, whatever memory it needs. Raises UserError."""
     setup = set_up(config_of(*overrides))
     plan = make_plan(setup.config, setup.environment, GPU.kind)
-    return replace(setup, device=GPU, plan=replace(plan, captured=None))
+    return replace(setup, device=GPU, plan=replace(plan, repeated=Choice("Python")))
 
 
 def of_run(*overrides: str) -> list[Launch]:

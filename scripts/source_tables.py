@@ -12,8 +12,7 @@ from common import DOCS, ROOT, table
 from warprun.algorithms import config_class
 from warprun.config import concurrency
 from warprun.config import schema as config
-from warprun.learning import network_settings, off_policy_settings
-from warprun.learning import settings as agents
+from warprun.learning.settings import agent, networks, off_policy, on_policy
 from warprun.sweeps import launch
 
 Part = tuple[str, type, str]
@@ -34,20 +33,23 @@ RUN_TABLES: dict[str, list[Part]] = {
     "log": [("", config.LogConfig, "log.")],
     "engine": [("", config.EngineConfig, "engine.")],
     "on_policy": [
-        ("both", agents.OnPolicyConfig, "agent."),
+        ("both", on_policy.OnPolicyConfig, "agent."),
         ("`a2c`", config_class("a2c"), "agent."),
         ("`ppo`", config_class("ppo"), "agent."),
     ],
     "off_policy": [
-        ("all", off_policy_settings.OffPolicyConfig, "agent."),
-        ("all", off_policy_settings.ReplayConfig, "agent.replay."),
-        *((f"`{name}`", config_class(name), "agent.") for name in ("dqn", "ddpg", "td3", "sac")),
+        ("all", off_policy.OffPolicyConfig, "agent."),
+        ("all", off_policy.ReplayConfig, "agent.replay."),
+        ("`dqn`", config_class("dqn"), "agent."),
+        ("`ddpg` `td3`", config_class("ddpg"), "agent."),
+        ("`td3`", config_class("td3"), "agent."),
+        ("`sac`", config_class("sac"), "agent."),
     ],
     "network": [
-        ("all", network_settings.LayersConfig, "agent.network."),
-        ("`a2c` `ppo`", network_settings.NetworkConfig, "agent.network."),
+        ("all", networks.LayersConfig, "agent.network."),
+        ("`a2c` `ppo`", networks.NetworkConfig, "agent.network."),
     ],
-    "optimizer": [("", agents.OptimizerConfig, "agent.optimizer.")],
+    "optimizer": [("", agent.OptimizerConfig, "agent.optimizer.")],
 }
 SWEEP_TABLES: dict[str, list[Part]] = {
     "local": [("", launch.LocalConfig, "launcher.")],
@@ -58,11 +60,12 @@ PAGES = {DOCS / "configuration.md": RUN_TABLES, DOCS / "sweeps.md": SWEEP_TABLES
 
 
 def keys(parts: list[Part]) -> str:
-    """Return the Markdown table of the fields that dataclasses themselves define; without the name of a group's option."""
+    """Return the Markdown table of the fields of the first dataclass and those that the others define; no name of a group's option."""
     rows = []
-    for of, schema, prefix in parts:
+    for n, (of, schema, prefix) in enumerate(parts):
         described = docstrings(schema)
-        own = [field for field in dataclasses.fields(schema) if field.name in described and not is_section(field)]
+        shown = described if n == 0 else inspect.get_annotations(schema)
+        own = [field for field in dataclasses.fields(schema) if field.name in shown and not is_section(field)]
         own = [field for field in own if field.name != "name" or prefix in ("", "env.", "agent.optimizer.")]
         rows += [[f"`{prefix}{field.name}`", *([of] if of else []), default(field), described[field.name]] for field in own]
     return table(["key", *(["of"] if parts[0][0] else []), "default", "meaning"], rows)
@@ -75,10 +78,10 @@ def is_section(field: dataclasses.Field) -> bool:
 
 
 def docstrings(schema: type) -> dict[str, str]:
-    """Return the string below each field in the source of a dataclass."""
+    """Return the string below each field in the source of a dataclass, or in that of the nearest one it derives from."""
     (definition,) = ast.parse(inspect.getsource(schema)).body
     assert isinstance(definition, ast.ClassDef)
-    found = {}
+    found = {name: text for base in schema.__bases__ if dataclasses.is_dataclass(base) for name, text in docstrings(base).items()}
     for field, following in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(following, ast.Expr):
             text = ast.literal_eval(following.value)

@@ -8,7 +8,7 @@ from warprun.algorithms import agent_class
 from warprun.environment import Environment
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Context
-from warprun.learning.plan import Plan
+from warprun.learning.settings.plan import Choice, Plan
 from warprun.spec import Spec
 
 CPU = torch.device("cpu")
@@ -18,22 +18,17 @@ def plan_for(config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool
     """Return a plan by which kernels compute what they can (`fused`), or torch everything."""
     fusion = config.fusion(spec)
     by_kernels = fused and fusion.network_rows is not None
-    rollout = "fused" if by_kernels else "stepwise"
-    networks = "kernels" if by_kernels else "torch"
-    gradients = "kernels" if by_kernels and fusion.kernel_gradients and (device.type == "cpu" or not fusion.reason_on_gpu) else "torch"
-    keeps = gradients == "kernels" and device.type == "cpu"
+    networks = Choice("kernels" if by_kernels else "torch", "a test")
+    gradients = Choice("kernels" if by_kernels and not fusion.why_not else "torch", "a test")
+    on_cpu = Choice("kernels" if fused and device.type == "cpu" else "torch")
     return Plan(
-        rollout,
-        "a test",
-        networks,
-        "a test",
-        gradients,
-        "a test",
-        keeps,
-        "graphs" if captured else None,
-        "" if captured else "a test",
-        "kernels" if fused and fusion.recurrent else "torch",
-        "kernels" if fused and device.type == "cpu" else "torch",
+        rollout=Choice("fused" if by_kernels else "stepwise", "a test"),
+        networks=networks,
+        gradients=gradients,
+        recurrent=on_cpu if fusion.recurrent_rows else Choice("torch"),
+        optimizer=on_cpu,
+        repeated=Choice("graphs") if captured else Choice("Python", "a test"),
+        keeps=gradients.by == "kernels" and device.type == "cpu",
     )
 
 

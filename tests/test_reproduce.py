@@ -10,7 +10,7 @@ from tests.report.made import made
 from tests.scripts import load
 from warprun.config import overrides
 from warprun.config.compose import compose
-from warprun.config.reading import leaves
+from warprun.config.reading import flat_items
 from warprun.config.schema import to_dict
 from warprun.errors import UserError
 from warprun.sweeps.launch import is_of_sweep
@@ -222,7 +222,7 @@ NOT_COMPARED = ("name", "seed", "run_dir", "origin", "env.module", "concurrency.
 
 def composed(words):
     """Return the settings of a run that say what is trained, as text."""
-    return {key: value for key, value in leaves(to_dict(compose(words))) if not key.startswith(NOT_COMPARED)}
+    return {key: value for key, value in flat_items(to_dict(compose(words))) if not key.startswith(NOT_COMPARED)}
 
 
 def commands(page):

@@ -13,9 +13,9 @@ from warprun.algorithms.settings import DQNConfig
 from warprun.algorithms.td3 import critic_loss, critic_target, smoothed
 from warprun.learning.critics import Critics, DuelingQNetwork, Head, QuantileQNetwork
 from warprun.learning.descent import Trained
-from warprun.learning.network_settings import LayersConfig
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import Transitions
+from warprun.learning.settings.networks import LayersConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.runs.evaluation import evaluate_run
 from warprun.spec import Box
 
@@ -95,9 +95,9 @@ def test_dueling_values_are_those_of_the_definition() -> None:
     torch.manual_seed(0)
     network = DuelingQNetwork(Box(3), 4, LayersConfig(hidden=[8, 5])).double()
     obs = torch.randn(6, 3, dtype=torch.float64)
-    values, hidden = network(obs), network.hidden(obs)
-    close(values.mean(-1), network.value(hidden).squeeze(-1))
-    advantage = network.advantage(hidden)
+    values, outputs = network(obs), network.last(network.trunk(obs))
+    close(values.mean(-1), outputs[:, 0])
+    advantage = outputs[:, 1:]
     close(values[:, 1] - values[:, 0], advantage[:, 1] - advantage[:, 0])
     assert [layer.out_features for layer in network.trunk if isinstance(layer, torch.nn.Linear)] == [8, 5]
 
@@ -204,10 +204,10 @@ def test_the_quantile_loss_finds_the_quantiles_of_a_distribution() -> None:
     assert quantiles[0].tolist() == pytest.approx(expected, rel=0.03)
 
 
-@pytest.mark.parametrize("kind", [Head, DuelingQNetwork])
-def test_values_are_the_means_of_quantiles(kind: type[Head] | type[DuelingQNetwork]) -> None:
+@pytest.mark.parametrize("dueling", [False, True])
+def test_values_are_the_means_of_quantiles(dueling: bool) -> None:
     torch.manual_seed(0)
-    network = QuantileQNetwork(kind(Box(3), 4, LayersConfig(hidden=[8, 5])), 5, 4, 7).double()
+    network = QuantileQNetwork(Box(3), 4, LayersConfig(hidden=[8, 5]), 7, dueling).double()
     obs = torch.randn(6, 3, dtype=torch.float64)
     quantiles = network.quantiles(obs)
     assert quantiles.shape == (6, 4, 7)
@@ -215,9 +215,8 @@ def test_values_are_the_means_of_quantiles(kind: type[Head] | type[DuelingQNetwo
     close(quantiles.mean(-1), network(obs))
     best = torch.nn.Sequential(*network.policy_layers())(obs).argmax(-1)
     assert torch.equal(best, network(obs).argmax(-1))
-    if kind is DuelingQNetwork:
-        dueling = network.values
-        close(network(obs).mean(-1), dueling.value(dueling.hidden(obs)).squeeze(-1))
+    if dueling:
+        close(network(obs).mean(-1), network.last(network.trunk(obs))[:, 0])
 
 
 @pytest.mark.parametrize("tau", [0.005, 1.0])

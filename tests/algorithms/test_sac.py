@@ -18,9 +18,9 @@ from warprun.environment import Box, Environment, Group
 from warprun.learning.descent import Due
 from warprun.learning.distributions import squashed
 from warprun.learning.draws import normals
-from warprun.learning.network_settings import LayersConfig
-from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Transitions
+from warprun.learning.settings.networks import LayersConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation.exploration import Exploration
 
 DOUBLE = torch.float64

@@ -9,12 +9,12 @@ from omegaconf import OmegaConf
 from warprun.algorithms import AGENTS, agent_class, agent_names, config_class
 from warprun.algorithms.settings import A2CConfig, PPOConfig
 from warprun.errors import UserError
-from warprun.learning import network_settings, settings
-from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import ACTIVATIONS
 from warprun.learning.operations import TARGETS
 from warprun.learning.optimizers import OPTIMIZERS
-from warprun.learning.settings import OptimizerConfig, check_groups, check_settings, group_config
+from warprun.learning.settings import agent, networks, on_policy
+from warprun.learning.settings.agent import OptimizerConfig, check_groups, check_settings, group_config
+from warprun.learning.settings.networks import NetworkConfig
 
 WRONG = [
     (PPOConfig(gamma=1.5), "agent.gamma=1.5"),
@@ -86,6 +86,6 @@ def test_agents_by_name() -> None:
 
 
 def test_names_in_settings_are_those_of_the_code() -> None:
-    assert tuple(OPTIMIZERS) == settings.OPTIMIZERS
-    assert tuple(ACTIVATIONS) == network_settings.ACTIVATIONS
-    assert tuple(TARGETS) == settings.ADVANTAGES
+    assert tuple(OPTIMIZERS) == agent.OPTIMIZERS
+    assert tuple(ACTIVATIONS) == networks.ACTIVATIONS
+    assert tuple(TARGETS) == on_policy.ADVANTAGES

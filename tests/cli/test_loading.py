@@ -1,6 +1,7 @@
 """What shortens the start of a command, and what it does not load."""
 
 import gc
+import pkgutil
 import resource
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from tests.words import words
 from warprun.cli.process import uncollected
+from warprun.learning import settings
 
 
 def python(code: str) -> str:
@@ -88,6 +90,12 @@ def test_a_command_that_trains_nothing_imports_neither_torch_nor_numba_nor_hydra
 
 def test_what_commands_begin_with_is_light() -> None:
     assert python(f"import sys, {', '.join(LIGHT)}; print(sorted({set(HEAVY)} & set(sys.modules)))") == "[]"
+
+
+def test_settings_of_agents_import_neither_torch_nor_numba_nor_hydra() -> None:
+    shared = [module.name for module in pkgutil.iter_modules(settings.__path__, f"{settings.__name__}.")]
+    modules, heavy = [*shared, "warprun.algorithms.settings", "warprun.algorithms.defaults"], {*HEAVY, "hydra"}
+    assert python(f"import sys, {', '.join(modules)}; print(sorted({heavy} & set(sys.modules)))") == "[]"
 
 
 @pytest.mark.by_default(1)

@@ -14,7 +14,7 @@ from warprun.config.compose import change, note_on_defaults, note_on_tuned
 from warprun.config.compositions import Compositions
 from warprun.config.schema import as_before, from_dict, to_dict
 from warprun.errors import UserError
-from warprun.learning.settings import group_config
+from warprun.learning.settings.agent import group_config
 from warprun.runs import rundir
 from warprun.spec import Box, Discrete, GroupSpec, Spec
 

@@ -1,16 +1,24 @@
 """Config files: environments read without Hydra are those that it composes, files in the place of shipped ones, configs of saved runs."""
 
+import functools
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
+from tests.simulation.batches import Walkers
+from tests.simulation.external.clock import Walk
 from warprun.config import environments
 from warprun.config.compose import compose, compose_environment, note_on_files, note_on_tuned
 from warprun.config.environments import environment_config, environment_names
+from warprun.config.external import External
 from warprun.config.reading import read_config
+from warprun.config.registry import kind_of
+from warprun.envs import cartpole
 from warprun.errors import UserError
+from warprun.simulation.external.registered import Registered
 
 
 @pytest.fixture
@@ -117,3 +125,30 @@ def test_what_no_run_has_written_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(UserError, match="cannot read"):
         read_config(path)
+
+
+def parallel(comm: object) -> None:
+    """Stands for the maker of a parallel program."""
+
+
+class Factory:
+    spec: Any = None
+
+    def make_simulator(self) -> None:
+        pass
+
+
+KINDS: dict[str, tuple[Any, ...]] = {
+    "batch": (Walkers, lambda n_envs: None, type("Resets", (), {"reset": lambda self, seed, mask: None})),
+    "gymnasium": (Walk, Registered(), parallel),
+    "functions": (cartpole.environment(),),
+    "simulators": (Factory(),),
+    "maker": (cartpole.environment, lambda: None, functools.partial(Walk)),
+    "": (Factory, Walk(), 3),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kind_of_an_environment(kind: str) -> None:
+    assert [kind_of(made) or "" for made in KINDS[kind]] == [kind] * len(KINDS[kind])
+    assert kind_of(lambda: None, External(vector=True)) == "gymnasium"

@@ -14,8 +14,8 @@ from warprun.config.memory_estimate import CUDA_CONTEXT, EVALUATION_STEPS, _memo
 from warprun.config.schema import load_environment
 from warprun.errors import UserError
 from warprun.kernels.driver import left_in_cgroups
-from warprun.learning import byte_counts
-from warprun.learning.settings import OPTIMIZERS
+from warprun.learning.settings import byte_counts
+from warprun.learning.settings.agent import OPTIMIZERS
 
 COMMON = words("""
     tuned=none device=cpu eval.every=never stop_when_solved=false log.live=false log.tensorboard=false concurrency.threads=1
@@ -141,12 +141,12 @@ def test_constants_are_those_of_the_code() -> None:
 def test_replay_and_networks_are_counted_exactly() -> None:
     import torch
 
-    from warprun.learning.network_settings import NetworkConfig
     from warprun.learning.networks import ActorCritic
-    from warprun.learning.off_policy_settings import OffPolicyConfig, ReplayConfig
     from warprun.learning.optimizers import OPTIMIZERS as CLASSES
     from warprun.learning.replay import Replay
-    from warprun.learning.settings import OptimizerConfig
+    from warprun.learning.settings.agent import OptimizerConfig
+    from warprun.learning.settings.networks import NetworkConfig
+    from warprun.learning.settings.off_policy import OffPolicyConfig, ReplayConfig
     from warprun.spec import Box, GroupSpec
 
     group = GroupSpec("agent", 1, Box(3), Box(2, -1.0, 1.0))

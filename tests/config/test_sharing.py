@@ -8,6 +8,7 @@ from tests.parallel.ranks import start
 from warprun.config.cadence import Moment, Recurring, parse
 from warprun.config.compose import compose
 from warprun.errors import UserError
+from warprun.parallel.ddp import check_shares
 from warprun.parallel.launch import layout
 
 
@@ -37,6 +38,12 @@ def test_a_number_that_a_person_gives_is_left(tmp_path: Path, monkeypatch: pytes
         assert config.n_envs == 1024 and config.origin.n_envs is None
         with pytest.raises(UserError, match="n_envs=1024 cannot be shared out evenly to 3 actors; n_envs=1023 can"):
             layout(config, 4)
+
+
+def test_the_share_of_a_batch_is_too_small_if_that_of_a_group_is() -> None:
+    settings = "env=cartpole agent=dqn +agent.groups.agent.batch_size=1 concurrency=ddp concurrency.processes=2"
+    with pytest.raises(UserError, match=r"share of rank 1 of 2 processes is too small: agent\.groups\.agent\.batch_size=0"):
+        check_shares(compose(settings.split()), 2)
 
 
 @pytest.mark.by_default(0)

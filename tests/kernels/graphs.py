@@ -25,9 +25,9 @@ from warprun.kernels import repeat
 from warprun.learning import on_policy
 from warprun.learning.kernels import choose
 from warprun.learning.kernels.cuda import recurrent as cuda_recurrent
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Replay
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation import cuda_launch
 from warprun.simulation.device import Device
 
@@ -148,7 +148,7 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
 
 def as_on_a_gpu() -> None:
     """Let the CPU take the code that is a GPU's."""
-    choose.KernelReplay = Replay  # type: ignore[misc, assignment]
+    choose.CpuReplay = Replay  # type: ignore[misc, assignment]
     repeat.record = record
     repeat.run_aside = lambda work: work()
     for place in (choose, on_policy):  # kernels leave the layers of 4 units to torch

@@ -67,7 +67,7 @@ def test_the_setting_decides_on_cuda_and_the_plan_says_so(device, wanted, told):
     config = compose(["env=cartpole", "device=cpu", f"engine.capture={str(wanted).lower()}"])
     plan = make_plan(config, load_environment(config.env)[0], device)
     assert str(plan).partition(";")[1:] == told.partition(";")[1:]
-    assert plan.captured == (("graphs" if device == "cuda" else "calls") if wanted else None)
+    assert plan.repeated.by == (("graphs" if device == "cuda" else "calls") if wanted else "Python")
 
 
 @pytest.mark.parametrize("ends_with_an_error", [False, True])

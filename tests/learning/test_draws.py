@@ -12,9 +12,9 @@ from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
 from warprun.learning.draws import TOGETHER, Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
 from warprun.learning.interfaces import Agent
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic, flatten_parameters
-from warprun.learning.off_policy_settings import ReplayConfig
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 
 PLACES = list(product(range(21), range(51)))
 """Neighbouring seeds, and draws of each."""

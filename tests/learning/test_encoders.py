@@ -21,14 +21,14 @@ from warprun.config.memory_estimate import estimate
 from warprun.config.overrides import rewrite
 from warprun.config.schema import load_environment
 from warprun.errors import ContractError, UserError
-from warprun.learning.byte_counts import RunSizes
 from warprun.learning.critics import Critics, Head
 from warprun.learning.encoders import Encoder, picture
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic
 from warprun.learning.normalization import ObservationNormalizer, inverse_deviation
-from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Replay
+from warprun.learning.settings.byte_counts import RunSizes
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.policies.policy import read
 from warprun.runs.saved_spec import from_data, to_data
 from warprun.spec import Box, Discrete, Field, GroupSpec, Spec

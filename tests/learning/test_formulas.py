@@ -18,7 +18,7 @@ from warprun.learning.distributions import evaluate
 from warprun.learning.formulas import Row
 from warprun.learning.operations import RowLoss
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
-from warprun.learning.settings import OptimizerConfig
+from warprun.learning.settings.agent import OptimizerConfig
 from warprun.learning.targets import TARGETS, Discount, Step, scan
 from warprun.learning.tensors import on_tensors
 from warprun.math import clip, exp, log, maximum, where

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.learning.helpers import CPU, Golden, close
-from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import ActorCritic, flatten_parameters
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer, RunningStatistics, moments
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.learning.slices import ROWS, Slices, split
 from warprun.learning.targets import TARGETS, Discount, Step, scan
 from warprun.spec import OBS_LIMIT, Box

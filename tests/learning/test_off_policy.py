@@ -18,9 +18,9 @@ from warprun.environment import Box, Discrete, Environment, Group, Phase
 from warprun.errors import UserError
 from warprun.learning.descent import Due
 from warprun.learning.interfaces import Metrics
-from warprun.learning.network_settings import LayersConfig
-from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Transitions
+from warprun.learning.settings.networks import LayersConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import allocate
 from warprun.spec import Field, GroupSpec, Spec

@@ -15,12 +15,13 @@ from tests.learning.test_off_policy import single
 from tests.pretended import CUDA, OnDevice, Ordered, Pretended, gradients, pretended
 from warprun.environment import Box, Environment
 from warprun.learning import capture
+from warprun.learning.interfaces import Context
 from warprun.learning.kernels import choose
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.replay import Replay
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig, ReplayConfig
 from warprun.simulation.trajectory import allocate
-from warprun.spec import Field
+from warprun.spec import Field, GroupSpec
 
 SCHEDULES = {"learning_rate_end": 1e-5, "entropy_coef_end": 0.0, "network": NetworkConfig(hidden=[8])}
 LATE = {"learning_rate_end": 1e-5, "learning_starts": 20, "batch_size": 16, "utd_ratio": 0.2, "network": LayersConfig(hidden=[8])}
@@ -92,6 +93,10 @@ class Watched:
         return result
 
 
+def by_torch(config: OffPolicyConfig, group: GroupSpec, context: Context, seed: int) -> Replay:
+    return Replay(config, group, context.device, context.n_envs, seed, context.sources)
+
+
 @pytest.mark.by_default(3)
 @pytest.mark.parametrize("case", CASES)
 def test_the_work_of_agents_is_the_same_and_on_the_device_alone(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +108,7 @@ def test_the_work_of_agents_is_the_same_and_on_the_device_alone(case: str, monke
         return works[-1]
 
     monkeypatch.setattr(capture, "Captured", watched)
+    monkeypatch.setattr(choose, "replay_memory", by_torch)  # kernels cannot run
     with pretended() as device:
         agent = build(name, env, device=CUDA, captured=True, **settings)
         taken = allocate(env.spec, 6, 5, CUDA)
@@ -128,7 +134,7 @@ def test_the_work_of_agents_is_the_same_and_on_the_device_alone(case: str, monke
 @pytest.mark.parametrize("case", CASES)
 def test_no_result_depends_on_an_order(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers on the CPU, computed as a GPU does: by torch."""
-    monkeypatch.setattr(choose, "KernelReplay", Replay)
+    monkeypatch.setattr(choose, "replay_memory", by_torch)
     name, settings = CASES[case]
     env = world(case)
     agent = build(name, env, **settings)

@@ -17,11 +17,11 @@ from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.learning import distributions
 from warprun.learning.batch import Batch, Past, Spread
-from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import StochasticPolicy
 from warprun.learning.on_policy import Learner
 from warprun.learning.operations import RowLoss
 from warprun.learning.recurrent import Recurrent
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trajectory import Trajectory
 

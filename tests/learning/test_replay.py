@@ -12,14 +12,15 @@ from tests.compiled import compiled
 from tests.learning.helpers import CPU, SPACES, Golden, close, environment, rollout
 from warprun.environment import Box, Discrete, Environment, Group, Phase, Space
 from warprun.errors import UserError
+from warprun.learning.kernels import replay as rows
 from warprun.learning.kernels.cpu import replay as kernels
-from warprun.learning.kernels.cpu.replay import KernelReplay
-from warprun.learning.off_policy_settings import OffPolicyConfig, ReplayConfig
+from warprun.learning.kernels.cpu.replay import CpuReplay
 from warprun.learning.replay import Replay, Transitions
+from warprun.learning.settings.off_policy import OffPolicyConfig, ReplayConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 from warprun.spec import Field
 
-FORMS = [pytest.param(KernelReplay, id="kernels"), pytest.param(Replay, id="torch")]
+FORMS = [pytest.param(CpuReplay, id="kernels"), pytest.param(Replay, id="torch")]
 
 
 def single(space: Space, features: int = 1) -> Environment:
@@ -32,7 +33,7 @@ def single(space: Space, features: int = 1) -> Environment:
 def make(
     env: Environment,
     n_envs: int,
-    form: type[Replay] = KernelReplay,
+    form: type[Replay] = CpuReplay,
     n_step: int = 1,
     gamma: float = 0.9,
     batch_size: int = 8,
@@ -53,7 +54,7 @@ def store(replay: Replay, taken: Trajectory) -> None:
 def everything(replay: Replay) -> Transitions[torch.Tensor]:
     """Return all transitions of the ring, in the order of its rows."""
     found = replay.gather(torch.arange(replay.size))
-    if isinstance(replay, KernelReplay):
+    if isinstance(replay, CpuReplay):
         arrays = Transitions(*(part.numpy() for part in found))
         for part in (found.obs, found.action, found.reward, found.discount, found.next_obs):
             part.fill_(-7)
@@ -63,9 +64,9 @@ def everything(replay: Replay) -> Transitions[torch.Tensor]:
 
 def find(replay: Replay, mass: torch.Tensor) -> torch.Tensor:
     """Return the rows whose interval of the cumulative priorities contains `mass` [B]."""
-    if not isinstance(replay, KernelReplay):
+    if not isinstance(replay, CpuReplay):
         return replay.find(mass)
-    found = compiled(kernels.find_row)
+    found = compiled(rows.find_row)
     return torch.tensor([found(replay._memory[1], float(each)) for each in mass])
 
 
@@ -167,7 +168,7 @@ def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> N
     """Three actors of two kinds of end, a ring that wraps around, and 17 x 16 rows: three levels of sums."""
     env = environment(one=space)
     settings = {"n_step": 3, "capacity": 305, "prioritized": prioritized, "batch_size": 64}
-    forms = [make(env, 5, form, **settings) for form in (KernelReplay, Replay)]
+    forms = [make(env, 5, form, **settings) for form in (CpuReplay, Replay)]
     for number in range(12):
         taken = rollout(env, horizon=6, n_envs=5, seed=number)
         batches = []
@@ -260,7 +261,7 @@ def test_draws_follow_their_probabilities(prioritized: bool) -> None:
 
 def test_a_million_cartpole_transitions_take_less_than_60_megabytes() -> None:
     replay = make(single(Discrete(2), features=4), 1, capacity=1_000_000, prioritized=True)
-    assert sum(t.numel() * t.element_size() for t in (*replay.ring, *replay.tree)) < 60e6
+    assert sum(t.numel() * t.element_size() for t in (*replay.ring, *replay.tree[1:])) < 60e6
 
 
 def test_a_step_that_does_not_fit_is_refused() -> None:

@@ -17,11 +17,11 @@ from warprun.algorithms.dqn import values_loss
 from warprun.algorithms.settings import DQNConfig
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
-from warprun.learning.network_settings import LayersConfig
 from warprun.learning.off_policy import OffPolicyLearner
-from warprun.learning.off_policy_settings import ReplayConfig
 from warprun.learning.recurrent import Recurrent
 from warprun.learning.sequences import recall, recall_both, recall_next
+from warprun.learning.settings.networks import LayersConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 
 N_ENVS, HORIZON, GAMMA, N_STEP = 4, 7, 0.9, 3
 REPLAY: dict[str, Any] = {"capacity": 203, "sequence": 9, "burn_in": 5}
@@ -248,7 +248,7 @@ def test_actors_and_critics_learn_with_memory(name: str) -> None:
     assert metrics["loss/grad_norm"].isfinite()
     for key in ("actor", "critics"):
         trained = agent.learners[0].trained[key]
-        moved = (trained.parameters != before[key]).split([leaf.numel() for leaf in trained.leaves])
+        moved = (trained.parameters != before[key]).split([leaf.numel() for leaf in trained.layer_parameters])
         assert all(part.any() for part in moved), key
 
 

@@ -18,8 +18,8 @@ from tests.learning.test_scales import probabilities, train
 from tests.words import words
 from warprun.environment import Discrete
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
-from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import OBS_LIMIT
 

@@ -25,9 +25,9 @@ from warprun.errors import UserError
 from warprun.learning.communicator import SingleProcess
 from warprun.learning.critics import Critics
 from warprun.learning.descent import Trained
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.networks import ActorCritic, own_network, training
-from warprun.learning.off_policy_settings import OffPolicyConfig
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.run_folder import Named
 from warprun.runs import checkpoint
 from warprun.spec import Box, Discrete, GroupSpec, Spec
@@ -233,9 +233,9 @@ def test_layers_that_are_not_used_get_no_gradient(home: Path) -> None:
     )
     (home / "half.py").write_text(source)
     trained = Trained(own_network(3, 2, "./half.py:Half", {}), OffPolicyConfig(), 0.1, torch.device("cpu"))
-    before = [parameter.clone() for parameter in trained.leaves]
+    before = [parameter.clone() for parameter in trained.layer_parameters]
     trained.step(trained.gradient(trained.network(torch.ones(4, 3)).sum(), SingleProcess(), 4))
-    assert [bool(torch.equal(a, b)) for a, b in zip(before, trained.leaves, strict=True)] == [False, False, True, True]
+    assert [bool(torch.equal(a, b)) for a, b in zip(before, trained.layer_parameters, strict=True)] == [False, False, True, True]
 
 
 def test_one_class_serves_all(home: Path) -> None:

@@ -236,6 +236,10 @@ def remainder(i: Instruction) -> None:
 
 def function(i: Instruction) -> None:
     """Functions of one float, most of them approximate: `world.ulps` says how far off."""
+    if i.name == "rcp" and i.kind == "f64" and "ftz" in i.modifiers:
+        i.allow("approx", "ftz")
+        i.give(f"rcp_upper({i.value(1)})")
+        return
     exact = "rn" in i.modifiers
     i.allow("rn" if exact else "approx")
     value = ("sqrt({})" if i.name == "sqrt" and i.kind == "f64" else FUNCTIONS[i.name]).format(i.value(1))

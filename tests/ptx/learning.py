@@ -20,11 +20,11 @@ from tests.simulation.rollouts import Arrays
 from warprun.environment import Discrete
 from warprun.learning.formulas import RESOLUTION, TINY
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
-from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.on_policy import Learner
 from warprun.learning.operations import Operations
 from warprun.learning.optimizers import Adam, clip_norm
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.learning.targets import TARGETS, Discount, Step, scan
 from warprun.simulation.trajectory import Trajectory
 
@@ -88,7 +88,7 @@ def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
 
     policy = learner.policy
     names = [name for name, _ in policy.network.named_parameters()]
-    double = {name: leaf.detach().double() for name, leaf in zip(names, policy.leaves, strict=False)}
+    double = {name: leaf.detach().double() for name, leaf in zip(names, policy.layer_parameters, strict=False)}
 
     def values(obs: torch.Tensor) -> torch.Tensor:
         seen = ((obs.double() - policy.normalizer.shift) * policy.normalizer.scale).clamp(-10.0, 10.0)

@@ -78,6 +78,15 @@ static inline float approximate(float exact, uint32_t a, uint32_t b) {
     float moved = f32(b32(exact) + (uint32_t)off);
     return isfinite(moved) && signbit(moved) == signbit(exact) ? moved : exact;
 }
+/* rcp.approx.ftz.f64: of the upper 32 bits of the operand, the upper 32 bits of the result (manual of PTX). */
+static inline double rcp_upper(double a) {
+    union { double x; uint64_t bits; } of = {a}, to;
+    of.bits &= 0xffffffff00000000u;
+    to.x = 1.0 / of.x;
+    to.bits &= 0xffffffff00000000u;
+    return to.x;
+}
+
 static inline float div_approx(float a, float b) {
     float size = fabsf(b);
     if (size > 8.507059173e37f && isfinite(b)) return isinf(a) ? NAN : copysignf(0.0f, a) * copysignf(1.0f, b);

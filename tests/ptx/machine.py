@@ -249,6 +249,8 @@ def type_of(value: Any) -> Any:
         return value.type
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return types.NamedTuple([type_of(part) for part in value], type(value))
+    if isinstance(value, tuple):
+        return types.BaseTuple.from_types([type_of(part) for part in value])
     return typeof(value)
 
 

@@ -9,7 +9,7 @@ from tests.ptx.machine import Kind, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.rolling import Arrays, clear, difference, machine, same_bits, wrong_in
 from warprun.kernels.mlp_cuda import load_columns
-from warprun.learning.kernels.cuda import gradient, returns
+from warprun.learning.kernels.cuda import returns, sums
 from warprun.simulation.cuda import CudaBackend
 
 BARRIER, NOTHING = "cuda.syncthreads()", "pass"
@@ -73,7 +73,7 @@ PLANTED = (
     Planted("gradient", Mistake("no barrier before slopes replace activations", BARRIER, NOTHING, nth=3), HIDDEN_RACE),
     Planted(
         "gradient",
-        Mistake("a block that is not added", "(part, blocks, parts)", "(part, blocks - 1, parts)", function=gradient.sum_over_blocks),
+        Mistake("a block that is not added", "(part, blocks, parts)", "(part, blocks - 1, parts)", function=sums.sum_over_blocks),
         NUMBERS,
     ),
     Planted("steps", Mistake("one environment too many", "env >= common.n", "env > common.n", nth=3), OUTSIDE),

@@ -14,7 +14,7 @@ from tests.ptx.machine import Finding, Kind, Machine, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.project import DEVICE, POISON, on
 from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, TANH, Arrays, Case, acting, by_caller, compared, engine_of, record, retraced
-from warprun.learning.network_settings import NetworkConfig
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation import cuda_launch
 from warprun.simulation.device import Device
 

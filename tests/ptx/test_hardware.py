@@ -25,7 +25,7 @@ from warprun.errors import UserError
 from warprun.kernels.compile import kernel_function
 from warprun.kernels.mlp_cuda import accumulate, read_eight, spread, write_rows
 from warprun.learning.draws import _mix
-from warprun.learning.network_settings import NetworkConfig
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation import kernel_module
 
 table = load("kernel_table")

@@ -87,8 +87,8 @@ CASES = [
     ("kernels", "cpu", "", "fused"),
     ("kernels", "cpu", "engine.fused=false", "stepwise (engine.fused=false)"),
     ("kernels", "cpu", "agent.network.activation=elu", "stepwise (agent.network.activation=elu; kernels compute tanh and relu)"),
-    ("kernels", "cpu", "agent=dqn agent.dueling=true", "fused rollout, update by torch (agent.dueling=true)"),
-    ("kernels", "cpu", "agent=dqn agent.value_rescaling=1e-3", "fused rollout, update by torch (agent.value_rescaling=0.001)"),
+    ("kernels", "cpu", "agent=dqn agent.dueling=true agent.quantiles=5", "fused"),
+    ("kernels", "cpu", "agent=dqn agent.value_rescaling=1e-3", "fused"),
     ("kernels", "cpu", "engine.gradients=torch", "fused rollout, update by torch (engine.gradients=torch)"),
     ("kernels", "cpu", "agent=dqn agent.network=gru", f"{MEMORY}gru), recurrent layers by kernels"),
     ("kernels", "cpu", "agent.network=lstm agent.network.units=[20]", f"{MEMORY}lstm; {UNITS})"),
@@ -99,11 +99,14 @@ CASES = [
     ("kernels", "cuda", "agent.network=lstm engine.gradients=torch", f"{MEMORY}lstm){CAPTURED}"),
     ("kernels", "cuda", "engine.gradients=kernels", f"fused{CAPTURED}"),
     ("kernels", "cuda", "engine.gradients=torch", f"fused rollout, update by torch (engine.gradients=torch){CAPTURED}"),
+    ("kernels", "cuda", "agent=dqn", f"fused{CAPTURED}"),
+    ("kernels", "cuda", "agent=dqn agent.dueling=true", f"fused{CAPTURED}"),
+    # 3,067 rows fit into the shared memory of a rollout, and not the 13 more of a gradient.
     (
         "kernels",
         "cuda",
-        "agent=dqn",
-        f"fused rollout, update by torch (kernels compute gradients of off-policy agents on CPU only){CAPTURED}",
+        "agent=dqn agent.network.hidden=[3060]",
+        f"fused rollout, update by torch (a network has more rows than the shared memory of a GPU's blocks holds){CAPTURED}",
     ),
     # 3,071 rows fit into the shared memory of a rollout, and not the 6 more of a gradient.
     (
@@ -121,7 +124,7 @@ CASES = [
     ),
     ("external", "cpu", "", f"{EXTERNAL}, networks and gradients by kernels"),
     ("external", "cpu", "engine.fused=false", f"{EXTERNAL}, networks by torch (engine.fused=false)"),
-    ("external", "cpu", "agent=dqn agent.dueling=true", f"{EXTERNAL}, update by torch (agent.dueling=true)"),
+    ("external", "cpu", "agent=dqn agent.optimizer.name=rmsprop", f"{EXTERNAL}, update by torch (agent.optimizer.name=rmsprop)"),
     ("external", "cuda", "", f"{EXTERNAL}; not captured (the environment is not made of kernels)"),
 ]
 

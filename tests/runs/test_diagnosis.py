@@ -12,7 +12,7 @@ from tests.finished import QUIET
 from tests.words import words
 from warprun.algorithms.settings import A2CConfig, PPOConfig
 from warprun.config.schema import Config, EnvConfig, OriginConfig
-from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.settings.on_policy import OnPolicyConfig
 from warprun.runs.diagnosis import Curves, deviation, notes
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec
 

@@ -10,7 +10,8 @@ import torch
 from tests.simulation.external.simulators import CPU
 from warprun.config.batched import batched_environment
 from warprun.config.external import External
-from warprun.simulation.batched import BatchedSimulator
+from warprun.simulation.batched import BatchStepper
+from warprun.simulation.stepped import SteppedSimulator
 from warprun.spec import Box, Discrete, MultiDiscrete
 
 EDGE = 4
@@ -18,17 +19,23 @@ LIMIT = 6
 
 
 @contextmanager
-def simulator(made: type, n_envs: int = 7, horizon: int = 20, limit: int | None = LIMIT, **arguments: Any) -> Iterator[BatchedSimulator]:
+def simulator(made: type, n_envs: int = 7, horizon: int = 20, limit: int | None = LIMIT, **arguments: Any) -> Iterator[SteppedSimulator]:
     """Yield a simulator that is prepared."""
     environment = batched_environment(made, External(kwargs=arguments), limit, "walk", "./walk.py")
     sizes = {"n_envs": n_envs, "first_env": 0, "horizon": horizon, "seed": 5}
     found = environment.make_simulator(device=CPU, exploration=None, **sizes)
-    assert isinstance(found, BatchedSimulator)
+    assert isinstance(found, SteppedSimulator)
     found.prepare()
     try:
         yield found
     finally:
         found.close()
+
+
+def stepper(made: SteppedSimulator) -> BatchStepper:
+    """Return what steps the batch of a simulator."""
+    assert isinstance(made.stepper, BatchStepper)
+    return made.stepper
 
 
 class Walkers:

@@ -26,7 +26,7 @@ from tests.agents import build
 from warprun.config.registry import import_environment
 from warprun.environment import Box, Environment, MultiDiscrete
 from warprun.errors import UserError
-from warprun.learning.network_settings import NetworkConfig
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.kernel_engine import KernelEngine

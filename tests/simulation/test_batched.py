@@ -13,14 +13,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.pretended import CUDA, pretended
 from tests.selection import few
 from tests.simulation import batches
-from tests.simulation.batches import EDGE, LIMIT, Changed, Fenced, Forgets, Numpy, Pushes, Saves, Turns, Walkers, simulator
+from tests.simulation.batches import EDGE, LIMIT, Changed, Fenced, Forgets, Numpy, Pushes, Saves, Turns, Walkers, simulator, stepper
 from tests.simulation.external.simulators import act
 from warprun.cli import main as cli
 from warprun.config.batched import GROUP, batched_environment
 from warprun.config.external import External
 from warprun.errors import TrainingFailed, UserError
 from warprun.runs import checkpoint
-from warprun.simulation import batched
+from warprun.simulation import batched, stepped
 from warprun.simulation.device import Device
 from warprun.simulation.units import in_environment_units, to_bounds
 from warprun.spec import Box, Field, MultiDiscrete
@@ -38,7 +38,7 @@ LIBRARIES = {"numpy": lambda: Numpy, "torch": lambda: Walkers, "jax": of_jax}
 def test_rollouts_are_those_of_plain_python(library: str) -> None:
     """Three rollouts with ends of all kinds: walks that reach the edge, at the time limit or before, and others that do not."""
     with simulator(LIBRARIES[library]()) as made:
-        n_envs, batch = made.n_envs, made._batch
+        n_envs, batch = made.n_envs, stepper(made)._batch
         batch.seeds = batch.seeds[-1:]
 
         def fresh(seed: int, n: int) -> int:
@@ -103,7 +103,7 @@ def test_actions_and_observations_are_not_copied(library: str, n_envs: int) -> N
     """
     pairs = []
     with simulator(LIBRARIES[library](), n_envs, 4) as made:
-        batch, real = made._batch, made._taken
+        batch, real = stepper(made)._batch, stepper(made)._taken
 
         def step(actions: Any) -> Any:
             row = made.trajectory.groups[GROUP].action[made.steps % 4, :, 0, 0]
@@ -115,7 +115,7 @@ def test_actions_and_observations_are_not_copied(library: str, n_envs: int) -> N
             pairs.append((pointer(given), tensor.data_ptr()))
             return tensor
 
-        batch.step, made._taken = step, taken  # type: ignore[method-assign]
+        batch.step, stepper(made)._taken = step, taken  # type: ignore[method-assign]
         with Copies(2 * n_envs) as copies:
             made.collect(act)
         assert len(pairs) > 4 * 5 and all(one == other for one, other in pairs)
@@ -153,7 +153,8 @@ def test_arrays_begin_where_every_library_takes_them(kind: type[Walkers]) -> Non
         with simulator(made_of, n_envs, 5, **({"limit": None} if kind is Pushes else {})) as made:
             made.collect(act)
             if made.environment.resumes:
-                made._load(made._told())
+                stepper(made).save()
+                stepper(made).load()
     assert len(library.shapes) >= 33
 
 
@@ -167,7 +168,7 @@ def test_what_is_written_to_out_arrives(copies: bool) -> None:
         assert copies or counted.count == 3  # those of the environment
         actions = to_bounds(group.action[:, :, 0].numpy(), np.array(Pushes.action_space.bounds(), np.float32))
         assert {row.data_ptr() % 16 for row in group.obs} != {0}
-        assert (made._batch.out.data_ptr() != group.obs[3].data_ptr()) == copies  # type: ignore[attr-defined]
+        assert (stepper(made)._batch.out.data_ptr() != group.obs[3].data_ptr()) == copies  # type: ignore[attr-defined]
         np.testing.assert_array_equal(group.obs[1:, :, 0].numpy(), actions)
 
 
@@ -195,8 +196,8 @@ def test_steps_on_a_gpu_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
             place = self.state["place"]
             return torch.stack((place > 1 - EDGE, place < EDGE - 1), -1)
 
-    monkeypatch.setattr(batched, "Sampler", Unsampled)
-    monkeypatch.setattr(batched.BatchedSimulator, "_try", lambda self: None)
+    monkeypatch.setattr(stepped, "Sampler", Unsampled)
+    monkeypatch.setattr(batched.BatchStepper, "try_step", lambda self: None)
     monkeypatch.setattr(Device, "torch", CUDA)
     environment = batched_environment(There, External(), LIMIT, "walk", "./walk.py")
     with pretended() as device:
@@ -242,7 +243,7 @@ def test_pictures_of_gymnasiums_spaces(dtype: Any) -> None:
         kind = "image" if dtype == np.uint8 else "binary"
         assert made.spec.groups[0].observation == Box(24, 0.0, 1.0, (Field(0, (2, 3, 4), True, kind),))
         taken = made.collect(act)
-        rows, seen = taken.groups[GROUP].obs[-1, :, 0], made._batch.observe().flatten(1)
+        rows, seen = taken.groups[GROUP].obs[-1, :, 0], stepper(made)._batch.observe().flatten(1)
         expected = seen.numpy() / np.float32(255) if dtype == np.uint8 else seen.numpy()
         np.testing.assert_array_equal(rows.numpy(), expected)
 
@@ -270,7 +271,7 @@ def test_an_array_has_the_shape_of_its_field(box: Box) -> None:
     shape = box.fields[0].order if box.fields else (24,)
     with simulator(Made) as made:
         taken = made.collect(act)
-        assert torch.equal(taken.groups[GROUP].obs[-1, :, 0], made._batch.observe().flatten(1))
+        assert torch.equal(taken.groups[GROUP].obs[-1, :, 0], stepper(made)._batch.observe().flatten(1))
 
 
 def test_torch_has_one_thread_also_without_an_agent() -> None:
@@ -320,6 +321,13 @@ def test_a_restored_simulator_continues_exactly_if_it_can(kind: str) -> None:
         assert first.steps == second.steps == 40
         assert not exact or first.episodes() == second.episodes()
         assert second.collect(act).continues
+
+
+def test_a_state_has_the_names_and_shapes_of_checkpoints_of_1_0_0() -> None:
+    with simulator(Walkers) as made:
+        of_batch = {"state/0": (7,), "state/1": (7,)}
+        shapes = {"steps": (), "resets": (), "ended": (3,), "clock": (7,), "returns": (7,), "obs": (7, 2), **of_batch}
+        assert {name: tuple(tensor.shape) for name, tensor in made.state().items()} == shapes
 
 
 class Strict(Fenced):

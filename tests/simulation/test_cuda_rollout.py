@@ -26,7 +26,7 @@ from warprun.envs import cartpole, pendulum
 from warprun.kernels import mlp_cuda
 from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
 from warprun.kernels.mlp_cuda import FOUR, SHARED_BYTES, block_network, columns_for
-from warprun.learning.network_settings import NetworkConfig
+from warprun.learning.settings.networks import NetworkConfig
 
 TOLERANCE = 1e-5
 """Relative to 1 + |value|: policy outputs differ by their rounding, and all that follows from them."""

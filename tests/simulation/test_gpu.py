@@ -6,8 +6,8 @@ import torch
 from tests.agents import build
 from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, assert_same, compared, make, roll_out, roll_out_networks
 from warprun.envs import cartpole
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
-from warprun.learning.off_policy_settings import ReplayConfig
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation.device import Device
 
 pytestmark = pytest.mark.gpu

@@ -6,7 +6,7 @@ import torch
 from tests.agents import build
 from tests.environments.probes import PROBES
 from tests.simulation.rollouts import make
-from warprun.learning.network_settings import NetworkConfig
+from warprun.learning.settings.networks import NetworkConfig
 
 GAMMA = 0.9
 HORIZON, N_ENVS = 8, 64

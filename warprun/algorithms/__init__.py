@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from warprun.learning.interfaces import AgentClass
-    from warprun.learning.settings import AgentConfig
+    from warprun.learning.settings.agent import AgentConfig
 
 
 GROUP = "warprun.agents"
@@ -36,7 +36,7 @@ AGENTS = {
     "td3": Shipped(TD3Config, "warprun.algorithms.td3:TD3"),
     "sac": Shipped(SACConfig, "warprun.algorithms.sac:SAC"),
 }
-"""Agents by name. Checks and requirements are methods of the settings, see `learning.settings.AgentConfig`."""
+"""Agents by name. Checks and requirements are methods of the settings, see `learning.settings.agent.AgentConfig`."""
 
 
 def agent_class(name: str) -> AgentClass[Any]:

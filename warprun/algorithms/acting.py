@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig, TD3Config
+from warprun.algorithms.settings import DDPGConfig, DQNConfig, SACConfig
 from warprun.learning.acting import Acting, Gives
 from warprun.learning.critics import ActingNetwork, DuelingQNetwork, Head, QuantileQNetwork
 from warprun.learning.networks import buffers, flatten_parameters
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.recurrent import carry_of, parts
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import Discrete, GroupSpec
 
 
@@ -17,14 +17,17 @@ def q_network(config: DQNConfig, group: GroupSpec) -> ActingNetwork:
     """Return an untrained network of the values of a group's actions."""
     assert isinstance(group.action, Discrete)
     observation, actions, network = group.observation, group.action.n, config.network
-    kind = DuelingQNetwork if config.dueling else Head
-    values = kind(observation, actions, network)
-    if config.quantiles is None:
-        return values
-    return QuantileQNetwork(values, network.last_inputs(observation), actions, config.quantiles)
+    if config.quantiles is not None:
+        return QuantileQNetwork(observation, actions, network, config.quantiles, config.dueling)
+    return (DuelingQNetwork if config.dueling else Head)(observation, actions, network)
 
 
-def actor(config: DDPGConfig | TD3Config, group: GroupSpec) -> Head:
+def values_name(config: DQNConfig) -> str:
+    """Return the name of the network of values in a checkpoint; in 1.0.0 the parameters of split last layers had another order."""
+    return "split_values" if config.dueling or config.quantiles is not None else "values"
+
+
+def actor(config: DDPGConfig, group: GroupSpec) -> Head:
     """Return an untrained deterministic policy, whose actions tanh limits to -1..1."""
     return Head(group.observation, group.action.components, config.network, nn.Tanh())
 
@@ -36,10 +39,10 @@ def squashed_actor(config: SACConfig, group: GroupSpec) -> Head:
 
 def values(config: DQNConfig, group: GroupSpec) -> Acting:
     """Return the network of DQN; its action is the one of largest value."""
-    return _acting(config, q_network(config, group), "values", "values")
+    return _acting(config, q_network(config, group), "values", values_name(config))
 
 
-def actions(config: DDPGConfig | TD3Config, group: GroupSpec) -> Acting:
+def actions(config: DDPGConfig, group: GroupSpec) -> Acting:
     """Return the actor of DDPG or TD3."""
     return _acting(config, actor(config, group), "actions", "actor")
 

@@ -1,4 +1,4 @@
-"""Defaults that follow from a run: what nobody has set, for an environment that nobody has tuned the agent for. No torch.
+"""Defaults that follow from a run: what nobody has set, for an environment that nobody has tuned the agent for.
 
 RULES is the table. A rule sees the settings that are given and those of the rules before it; what it finds is the setting of the run.
 """
@@ -10,12 +10,11 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from warprun.learning.off_policy_settings import OffPolicyConfig
-from warprun.learning.settings import SHARED_BY_GROUPS, AgentConfig, OnPolicyConfig, group_config
+from warprun.learning.settings.agent import SHARED_BY_GROUPS, AgentConfig, group_config
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import GroupSpec, Spec
 
-Settings = OnPolicyConfig | OffPolicyConfig
-S = TypeVar("S", bound=Settings)
+C = TypeVar("C", bound=AgentConfig)
 
 
 class Size(NamedTuple):
@@ -150,7 +149,7 @@ def rules_of(agent: AgentConfig) -> dict[str, Rule]:
     return IN_SEQUENCES if isinstance(agent, OffPolicyConfig) and agent.has_memory() else RULES.get(agent.name, {})
 
 
-def derive(config: S, free: Collection[str], spec: Spec, size: Size) -> S:
+def derive(config: C, free: Collection[str], spec: Spec, size: Size) -> C:
     """Return the settings of an agent in which those that `free` names follow from the run; groups that differ have their own."""
     rules = rules_of(config)
     base = _found(rules, config, free, spec.groups[0], size)
@@ -166,7 +165,7 @@ def derive(config: S, free: Collection[str], spec: Spec, size: Size) -> S:
     return _with(fitted, {"groups": groups})
 
 
-def _found(rules: Mapping[str, Rule], agent: Settings, free: Collection[str], group: GroupSpec, size: Size) -> dict[str, float | None]:
+def _found(rules: Mapping[str, Rule], agent: AgentConfig, free: Collection[str], group: GroupSpec, size: Size) -> dict[str, float | None]:
     """Return the settings of one group that `free` names, each by what is known before it."""
     for name, rule in rules.items():
         if name in free and (agent.network.remembers or rules is not IN_SEQUENCES):
@@ -174,7 +173,7 @@ def _found(rules: Mapping[str, Rule], agent: Settings, free: Collection[str], gr
     return {name: getattr(agent, name) for name in free}
 
 
-def _with(agent: S, values: Mapping[str, object]) -> S:
+def _with(agent: C, values: Mapping[str, object]) -> C:
     """Return settings with other values, by name."""
     changed = copy(agent)
     for name, value in values.items():

@@ -10,16 +10,20 @@ from functools import partial
 import torch
 from torch import nn
 
-from warprun.algorithms.acting import q_network
+from warprun.algorithms.acting import q_network, values_name
 from warprun.algorithms.settings import DQNConfig
+from warprun.learning import formulas
 from warprun.learning.critics import ActingNetwork, QuantileQNetwork
 from warprun.learning.descent import Due, Terms, Trained, seeded
 from warprun.learning.interfaces import Context, Metrics
+from warprun.learning.kernels.losses import q_loss
+from warprun.learning.kernels.tile_loss import TileLoss
 from warprun.learning.networks import training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, recall_both, recall_next
-from warprun.spec import GroupSpec
+from warprun.learning.tensors import on_tensors
+from warprun.spec import Discrete, GroupSpec
 from warprun.state import derived_seed
 
 
@@ -30,24 +34,13 @@ def dqn_target(next_target: torch.Tensor, next_online: torch.Tensor | None, rewa
 
 
 def rescaled(values: torch.Tensor, eps: float | None) -> torch.Tensor:
-    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x of `values`, of any shape; None: the values. Pohlen et al. 2018, section 3.2.
-
-    The difference of the root and 1 is written as |x| / (sqrt(|x| + 1) + 1), which loses no digits near 0.
-    """
-    return values if eps is None else values / ((values.abs() + 1.0).sqrt() + 1.0) + eps * values
+    """Return h(x) of `values`, of any shape, see `formulas.rescaled`; None: the values."""
+    return values if eps is None else on_tensors(formulas.rescaled)(values, eps)
 
 
 def unscaled(values: torch.Tensor, eps: float | None) -> torch.Tensor:
-    """Return the inverse of `rescaled`; Pohlen et al. 2018, proposition A.2.
-
-    With u = sqrt(|x| + 1) - 1 it is |h(x)| = u + eps u (u + 2): the positive root u of this, in the form that loses no
-    digits, and from it |x| = u (u + 2).
-    """
-    if eps is None:
-        return values
-    size, linear = values.abs(), 1.0 + 2.0 * eps
-    u = 2.0 * size / (linear + (linear * linear + 4.0 * eps * size).sqrt())
-    return values.sign() * u * (u + 2.0)
+    """Return the inverse of `rescaled`."""
+    return values if eps is None else on_tensors(formulas.unscaled)(values, eps)
 
 
 def dqn_loss(value: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -114,11 +107,14 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
     recordable = True
 
     def __init__(self, config: DQNConfig, group: GroupSpec, context: Context, seed: int) -> None:
+        assert isinstance(group.action, Discrete)
         network = seeded(derived_seed(seed, "values"), lambda: q_network(config, group))
         self.values = Trained(network, config, config.learning_rate, context.device)
-        super().__init__(config, group, context, seed, {"values": self.values})
+        super().__init__(config, group, context, seed, {values_name(config): self.values})
         loss = partial(values_loss if config.quantiles is None else quantiles_loss, config, self.values)
-        self.values_step = self.descent(self.values, loss, "q_values", (self.values.target,), config.double)
+        tile_loss, scratch = q_loss(config.dueling, config.quantiles, config.value_rescaling)
+        in_kernels = TileLoss(tile_loss, (self.values.target,), scratch, (config.double, group.action.n))
+        self.values_step = self.descent(self.values, loss, in_kernels)
 
     def gradient_step(self, batch: TransitionBatch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:
         """Learn from a batch; Mnih et al. 2015, algorithm 1."""

@@ -15,6 +15,8 @@ from warprun.learning.descent import Due, Optimized, Taken, Terms, Trained, seed
 from warprun.learning.distributions import squashed
 from warprun.learning.draws import Stream, normals
 from warprun.learning.interfaces import Context, Metrics, own_seed
+from warprun.learning.kernels.losses import soft_actor, soft_critics, temperature_slope
+from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss
 from warprun.learning.networks import training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay import TransitionBatch
@@ -87,13 +89,12 @@ class SACLearner(OffPolicyLearner[SACConfig]):
         """Of the actions in the states of the batch."""
         self.next_actions = Stream(own_seed(context, seed, "next_actions"), self.number.tensor)
         """Of the actions in the states that follow."""
-        log_temperature, networks = self.temperature.parameters, (self.actor.network, self.critics.target)
-        drawing = (log_temperature, self.next_actions)
-        self.critics_step = self.descent(self.critics, self.critics_loss, "soft_critics", networks, drawing)
-        drawing = (log_temperature, self.actions)
-        self.actor_step = self.descent(self.actor, self.actor_loss, "soft_actor", (self.critics.network,), drawing)
-        entropy, of_temperature = self.target_entropy, self.temperature_loss
-        self.temperature_step = self.descent(self.temperature, of_temperature, "temperature", settings=entropy)
+        log_temperature, target = self.temperature.parameters, self.target_entropy
+        critics_loss = TileLoss(soft_critics, (actor, self.critics.target), 1, (log_temperature, self.next_actions))
+        self.critics_step = self.descent(self.critics, self.critics_loss, critics_loss)
+        actor_loss = TileLoss(soft_actor, (critics,), 1 + 2 * components, (log_temperature, self.actions))
+        self.actor_step = self.descent(self.actor, self.actor_loss, actor_loss)
+        self.temperature_step = self.descent(self.temperature, self.temperature_loss, MeanLoss(temperature_slope, target))
         theta = config.noise_theta
         self.noise = torch.tensor([0.0, math.sqrt(theta * (2.0 - theta)), theta], device=device)
 
@@ -135,8 +136,8 @@ class SACLearner(OffPolicyLearner[SACConfig]):
 
     def temperature_loss(self, actor: Taken) -> Terms:
         """Compare the entropy of the actions that the actor's step has drawn with its target."""
-        loss = temperature_loss(self.temperature.network(), actor.rows, self.target_entropy)
-        return Terms(loss, actor.rows, actor.rows)
+        loss = temperature_loss(self.temperature.network(), actor.of_rows, self.target_entropy)
+        return Terms(loss, actor.of_rows, actor.of_rows)
 
     def exploration_metrics(self) -> Metrics:
         """Return the temperature."""

@@ -1,4 +1,4 @@
-"""Settings of the agents that warprun ships, and what follows from them. No torch: composing a config stays fast."""
+"""Settings of the agents that warprun ships, and what follows from them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from warprun.errors import UserError
-from warprun.learning.network_settings import HIDDEN, LayersConfig
-from warprun.learning.off_policy_settings import OffPolicyConfig
-from warprun.learning.setting_checks import at_least, finite, not_negative, one_of, positive, within
-from warprun.learning.settings import OnPolicyConfig, Requirements
+from warprun.learning.settings.agent import Requirements
+from warprun.learning.settings.checks import at_least, finite, not_negative, one_of, positive, within
+from warprun.learning.settings.networks import HIDDEN, LayersConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig
+from warprun.learning.settings.on_policy import OnPolicyConfig
 from warprun.spec import Box, Discrete, GroupSpec, PolicyKind
 
 LOWEST_RATE = 1e-5
@@ -26,7 +27,6 @@ class A2CConfig(OnPolicyConfig):
     one_gradient: ClassVar[bool] = True
 
     name: str = "a2c"
-    """Name of the agent."""
     learning_rate: float = 3e-3
     """Learning rate at the start; high, because there is one gradient step for all environments."""
     value_coef: float = 0.5
@@ -38,7 +38,6 @@ class PPOConfig(OnPolicyConfig):
     """Proximal policy optimisation: several epochs of minibatches for each rollout."""
 
     name: str = "ppo"
-    """Name of the agent."""
     epochs: int = 4
     """Passes over the rollout in an update."""
     minibatches: int = 4
@@ -101,15 +100,10 @@ class DQNConfig(OffPolicyConfig):
     requirements: ClassVar[Requirements] = Requirements((Discrete,), masks=False, leaving=False)
 
     name: str = "dqn"
-    """Name of the agent."""
     batch_size: int = 64
-    """Transitions in a gradient step."""
     target_update_interval: int = 250
-    """Gradient steps between two updates of the target network."""
     tau: float = 1.0
-    """Step of the target network towards the trained one at an update: 1 copies it."""
     max_grad_norm: float | None = 10.0
-    """The gradient is scaled down to this norm; null: never."""
     double: bool = True
     """The trained network selects the next action, the target network evaluates it; false: the target network does both."""
     dueling: bool = False
@@ -128,8 +122,7 @@ class DQNConfig(OffPolicyConfig):
     def check(self, key: str) -> None:
         super().check(key)
         within(self, key, 0, 1, "epsilon_start", "epsilon_end", "exploration_fraction")
-        if self.quantiles is not None:
-            within(self, key, 1, MOST_QUANTILES, "quantiles")
+        within(self, key, 1, MOST_QUANTILES, "quantiles")
         not_negative(self, key, "value_rescaling")
         if self.quantiles is not None and self.value_rescaling is not None:
             rescaled = f"{key}.value_rescaling={self.value_rescaling}"
@@ -138,16 +131,12 @@ class DQNConfig(OffPolicyConfig):
         if splits and self.network.module is not None:
             raise UserError(f"{splits} splits the last layer in two, so it is not for {key}.network.module; leave one of them out")
 
-    def no_kernel_gradients(self) -> str:
-        if self.dueling:
-            return "agent.dueling=true"
-        for name in ("quantiles", "value_rescaling"):
-            if getattr(self, name) is not None:
-                return f"agent.{name}={getattr(self, name)}"
-        return super().no_kernel_gradients()
-
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        return [(self.network.layout(group.observation).outputs, self.acting_outputs(group) * (1 + (self.quantiles or 0)))]
+        outputs = self.acting_outputs(group) * (1 + (self.quantiles or 0)) + self.dueling
+        return [(self.network.layout(group.observation).outputs, outputs)]
+
+    def loss_rows(self, group: GroupSpec) -> int:
+        return 3 + 2 * (self.quantiles or 0)
 
     def loss_numbers(self) -> int:
         """Return how many numbers the loss of a transition has: one for each pair of quantiles."""
@@ -160,13 +149,13 @@ class DDPGConfig(OffPolicyConfig):
 
     acting: ClassVar[str] = "warprun.algorithms.acting:actions"
     requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True, leaving=False)
+    critics: ClassVar[int] = 1
 
     name: str = "ddpg"
-    """Name of the agent."""
     network: LayersConfig = field(default_factory=lambda: LayersConfig(hidden=list(HIDDEN)))
     """The networks. `hidden` is [64,64] with every encoder: without a layer, values would be linear in the action."""
     actor_learning_rate: float = 1e-3
-    """Learning rate of the actor; it falls as that of the critic does."""
+    """Learning rate of the actor; it falls as `learning_rate` does."""
     noise: str = "gaussian"
     """gaussian (independent in every step) or ou (Ornstein-Uhlenbeck: correlated in time, 0 at the start of an episode)."""
     noise_std: float = 0.1
@@ -176,32 +165,19 @@ class DDPGConfig(OffPolicyConfig):
 
     def check(self, key: str) -> None:
         super().check(key)
-        _check_critics(self, key)
-        _check_exploration(self, key)
-
-    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        return _actor_and_critics(self, group, 1)
+        positive(self, key, "actor_learning_rate")
+        not_negative(self, key, "noise_std")
+        within(self, key, 0, 1, "noise_theta")
+        one_of(self, key, "noise", NOISES)
 
 
 @dataclass
-class TD3Config(OffPolicyConfig):
+class TD3Config(DDPGConfig):
     """Twin delayed deep deterministic policy gradient."""
 
-    acting: ClassVar[str] = "warprun.algorithms.acting:actions"
-    requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True, leaving=False)
+    critics: ClassVar[int] = 2
 
     name: str = "td3"
-    """Name of the agent."""
-    network: LayersConfig = field(default_factory=lambda: LayersConfig(hidden=list(HIDDEN)))
-    """The networks. `hidden` is [64,64] with every encoder: without a layer, values would be linear in the action."""
-    actor_learning_rate: float = 1e-3
-    """Learning rate of the actor; it falls as that of the critics does."""
-    noise: str = "gaussian"
-    """gaussian (independent in every step) or ou (Ornstein-Uhlenbeck: correlated in time, 0 at the start of an episode)."""
-    noise_std: float = 0.1
-    """Standard deviation of the noise of a step; actions are within -1..1."""
-    noise_theta: float = 0.15
-    """Part of the ou noise that decays in a step."""
     policy_delay: int = 2
     """Gradient steps of the critics for one gradient step of the actor and one update of the targets."""
     target_policy_noise: float = 0.2
@@ -211,13 +187,8 @@ class TD3Config(OffPolicyConfig):
 
     def check(self, key: str) -> None:
         super().check(key)
-        _check_critics(self, key)
-        _check_exploration(self, key)
         at_least(self, key, 1, "policy_delay")
         not_negative(self, key, "target_policy_noise", "target_noise_clip")
-
-    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        return _actor_and_critics(self, group, 2)
 
 
 @dataclass
@@ -227,9 +198,9 @@ class SACConfig(OffPolicyConfig):
     acting: ClassVar[str] = "warprun.algorithms.acting:squashed"
     policies: ClassVar[PolicyKind] = "squashed"
     requirements: ClassVar[Requirements] = Requirements((Box,), bounded=True, leaving=False)
+    critics: ClassVar[int] = 2
 
     name: str = "sac"
-    """Name of the agent."""
     network: LayersConfig = field(default_factory=lambda: LayersConfig(hidden=list(HIDDEN)))
     """The networks. `hidden` is [64,64] with every encoder: without a layer, values would be linear in the action."""
     learning_rate: float = 3e-4
@@ -247,7 +218,6 @@ class SACConfig(OffPolicyConfig):
 
     def check(self, key: str) -> None:
         super().check(key)
-        _check_critics(self, key)
         positive(self, key, "actor_learning_rate", "temperature", "temperature_learning_rate")
         finite(self, key, "target_entropy")
         within(self, key, 0, 1, "noise_theta")
@@ -256,27 +226,3 @@ class SACConfig(OffPolicyConfig):
     def acting_outputs(self, group: GroupSpec) -> int:
         """Return the numbers that the acting network gives for one actor: means and log standard deviations."""
         return group.action.outputs
-
-    def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
-        inputs, components = self.network.layout(group.observation).outputs, group.action.components
-        return [(inputs, self.acting_outputs(group)), *[(inputs + components, 1)] * 2]
-
-
-def _check_critics(config: DDPGConfig | TD3Config | SACConfig, key: str) -> None:
-    """Raise UserError if nothing lies between the action, which comes after encoder and memory, and the values."""
-    if not config.network.last_hidden:
-        name = "after" if config.network.remembers else "hidden"
-        raise UserError(f"{key}.network.{name}=[]: values would be linear in the action; give hidden layers, such as [64]")
-
-
-def _check_exploration(config: DDPGConfig | TD3Config, key: str) -> None:
-    """Raise UserError for a value that cannot work, of the settings that TD3 and DDPG have beside those of all off-policy agents."""
-    positive(config, key, "actor_learning_rate")
-    not_negative(config, key, "noise_std")
-    within(config, key, 0, 1, "noise_theta")
-    one_of(config, key, "noise", NOISES)
-
-
-def _actor_and_critics(config: OffPolicyConfig, group: GroupSpec, critics: int) -> list[tuple[int, int]]:
-    inputs, components = config.network.layout(group.observation).outputs, group.action.components
-    return [(inputs, components), *[(inputs + components, 1)] * critics]

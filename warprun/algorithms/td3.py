@@ -5,8 +5,6 @@ DDPG (Lillicrap et al. 2016) is TD3 with one critic, without delay and without s
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import torch
 
 from warprun.algorithms import acting
@@ -15,6 +13,8 @@ from warprun.learning.critics import Critics
 from warprun.learning.descent import Due, Terms, Trained, seeded
 from warprun.learning.draws import Stream, normals
 from warprun.learning.interfaces import Context, Metrics, own_seed
+from warprun.learning.kernels import losses
+from warprun.learning.kernels.tile_loss import TileLoss
 from warprun.learning.networks import training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay import TransitionBatch
@@ -60,9 +60,9 @@ class TD3Learner(OffPolicyLearner[TD3Config]):
         super().__init__(config, group, context, seed, {"actor": self.actor, "critics": self.critics})
         self.smoothing = Stream(own_seed(context, seed, "smoothing"), self.number.tensor)
         smoothing = (float(config.target_policy_noise), float(config.target_noise_clip), self.smoothing)
-        reads = (self.actor.target, self.critics.target)
-        self.critics_step = self.descent(self.critics, self.critics_loss, "critics", reads, smoothing)
-        self.actor_step = self.descent(self.actor, self.actor_loss, "actor", (self.critics.network,))
+        of_critics = TileLoss(losses.critics, (self.actor.target, self.critics.target), 1, smoothing)
+        self.critics_step = self.descent(self.critics, self.critics_loss, of_critics)
+        self.actor_step = self.descent(self.actor, self.actor_loss, TileLoss(losses.actor, (critics,)))
         theta = config.noise_theta if config.noise == "ou" else 1.0
         self.noise = torch.tensor([0.0, config.noise_std, theta], device=device)
 
@@ -129,6 +129,5 @@ class DDPG(OffPolicyAgent[DDPGConfig]):
     @classmethod
     def make_learner(cls, config: DDPGConfig, group: GroupSpec, context: Context, seed: int) -> TD3Learner:
         """Return the learner of one group."""
-        shared = {field.name: getattr(config, field.name) for field in fields(DDPGConfig)}
-        as_td3 = TD3Config(**shared, policy_delay=1, target_policy_noise=0.0, target_noise_clip=0.0)
-        return TD3Learner(as_td3, group, context, seed, n_critics=1)
+        as_td3 = TD3Config(**vars(config), policy_delay=1, target_policy_noise=0.0, target_noise_clip=0.0)
+        return TD3Learner(as_td3, group, context, seed, config.critics)

@@ -63,11 +63,9 @@ def with_convolutions(overrides: Sequence[str]) -> list[str]:
     """
     from warprun.config.compose import composed
     from warprun.config.schema import load_environment
-    from warprun.learning.network_settings import LayersConfig
 
     config, _ = composed(overrides)
-    network = getattr(config.agent, "network", None)
-    is_plain = isinstance(network, LayersConfig) and network.encoder is None and network.module is None
+    is_plain = config.agent.network.encoder is None and config.agent.network.module is None
     groups = load_environment(config.env, config.concurrency.parallel)[0].spec.groups if is_plain else ()
     images = any(field.kind == "image" for group in groups for field in group.observation.fields)
     return [*overrides, *(["agent.network=cnn"] if images else [])]

@@ -25,7 +25,7 @@ from warprun.errors import RunHasEndedError, UserError, program, shown, typed
 from warprun.files import refuse_links
 from warprun.kernels import ahead
 from warprun.kernels.driver import prepare, why_no_cuda
-from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.settings.on_policy import OnPolicyConfig
 from warprun.processes import usable_cores
 from warprun.run_folder import CONFIG
 from warprun.runs import rundir

@@ -38,10 +38,11 @@ class BatchedEnvironment(BatchClass):
         self, *, n_envs: int, first_env: int, horizon: int, seed: int, device: Device, exploration: Exploration | None
     ) -> Simulator:
         """Return a simulator, see `SimulatorFactory`."""
-        from warprun.simulation.batched import BatchedSimulator  # imports torch
+        from warprun.simulation.batched import BatchStepper  # imports torch
+        from warprun.simulation.stepped import SteppedSimulator
 
-        sizes = {"n_envs": n_envs, "first_env": first_env, "horizon": horizon, "seed": seed}
-        return BatchedSimulator(self, device=device, exploration=exploration, **sizes)
+        stepper = BatchStepper(self, n_envs=n_envs, first_env=first_env, horizon=horizon, seed=seed, device=device)
+        return SteppedSimulator(stepper, first_env=first_env, seed=seed, device=device, exploration=exploration)
 
 
 def is_batched(made: object) -> bool:

@@ -19,8 +19,8 @@ from warprun.config.schema import MAX_DEPTH, Config, EnvConfig, OriginConfig, lo
 from warprun.environment import Box, Environment
 from warprun.errors import UserError, check_one_of, check_range, nearest, program, require, shown, typed
 from warprun.kernels.driver import SIMULATOR_LIMIT, check_cuda, check_device
-from warprun.learning import settings as agent_settings
-from warprun.learning.settings import Requirements
+from warprun.learning.settings import agent as agent_settings
+from warprun.learning.settings.agent import Requirements
 from warprun.run_folder import CONFIG, is_free
 from warprun.simulation.batch import BatchClass
 from warprun.simulation.external.recipe import ExternalEnvironment
@@ -69,7 +69,6 @@ def check_settings(config: Config) -> Defined:
     require(type(agent) is config_class(agent.name), f"agent.name={agent.name} does not match the chosen agent; write agent={agent.name}")
     measured = config.origin.n_envs == OriginConfig.MEASURE
     require(mode == "single" or not measured, f"n_envs=auto measures one process, and concurrency={mode} has several; write a number")
-    agent_settings.check_settings(agent)
     environment, _ = load_environment(config.env, config.concurrency.parallel)
     if isinstance(environment, Environment):
         check_parameters(config.env, environment)
@@ -173,6 +172,7 @@ def check_values(config: Config) -> None:
     for key, name in {"name": config.name, "env.name": config.env.name}.items():
         usable = name is None or (NAME.fullmatch(name) is not None and len(os.fsencode(name)) <= MAX_NAME)
         require(usable, f"{key}={shown(name or '')} must be usable as a folder name: {NAME_RULE}")
+    agent_settings.check_settings(config.agent)
 
 
 def _check_above_0(key: str, value: float | None) -> None:

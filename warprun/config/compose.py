@@ -29,7 +29,7 @@ from warprun.config.hydra_errors import explained
 from warprun.config.kinds import check_shape, know
 from warprun.config.overrides import FREE, GROUPS, ONLY_REFERENCES, is_auto, read, references_only, refuse_plus, rewrite
 from warprun.config.own_files import read_yaml
-from warprun.config.reading import leaves, texts
+from warprun.config.reading import flat_items, texts
 from warprun.config.registry import CONF, conf_packages, folders_of, is_shipped, options, own_folders, replacing
 from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict, is_open, written
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, typed
@@ -194,7 +194,7 @@ def change(saved: dict[str, object], overrides: Sequence[str]) -> Config:
 
 def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
     """Return `key=value (was value)` for every setting in which two saved configs differ, apart from where and how they were made."""
-    then, now = (dict(leaves({key: value for key, value in saved.items() if key not in PLACE})) for saved in (before, after))
+    then, now = (dict(flat_items({key: value for key, value in saved.items() if key not in PLACE})) for saved in (before, after))
     changed = [key for key in {**then, **now} if then.get(key, UNSET) != now.get(key, UNSET)]
     return [printable(f"{key}={now.get(key, UNSET)} (was {then.get(key, UNSET)})", MOST_PRINTED) for key in changed]
 

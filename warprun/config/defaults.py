@@ -10,7 +10,7 @@ from warprun.config.checks import check_values
 from warprun.config.registry import cuts_off
 from warprun.config.schema import Config, free, load_environment, written
 from warprun.environment import Environment
-from warprun.learning.settings import check_groups, check_settings
+from warprun.learning.settings.agent import check_groups
 from warprun.processes import fit, started
 
 
@@ -20,7 +20,6 @@ def with_defaults(config: Config) -> Config:
     if not names or (parallel.ranks_per_env > 1 and config.concurrency.starts()):  # the processes do it: this one has no communicator
         return config
     check_values(config)
-    check_settings(config.agent)
     environment = load_environment(config.env, parallel)[0]
     spec = environment.spec
     check_groups(config.agent, [group.name for group in spec.groups])

@@ -13,7 +13,7 @@ from warprun.config.schema import Config, load_environment
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.driver import available_memory, cuda_memory, why_no_cuda
-from warprun.learning.byte_counts import COLUMNS, RunSizes, working_memory
+from warprun.learning.settings.byte_counts import COLUMNS, RunSizes, working_memory
 from warprun.processes import usable_cores
 from warprun.simulation.arrays import ArrayPlan, rollout_bytes
 from warprun.simulation.codegen.targets import target_for
@@ -67,7 +67,7 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
     spec, agent = environment.spec, config.agent
     threads = config.concurrency.threads or usable_cores()
     plan = make_plan(config, environment, "cuda" if on_gpu else "cpu")
-    sizes = RunSizes(config.n_envs, threads, plan.networks == "kernels", plan.gradients == "kernels", plan.keeps, on_gpu)
+    sizes = RunSizes(config.n_envs, threads, plan.networks.by == "kernels", plan.gradients.by == "kernels", plan.keeps, on_gpu)
     of_agent = agent.memory(spec, sizes)
     limit = spec.time_limit or config.eval.max_steps
     steps = min(EVALUATION_STEPS, limit)
@@ -89,7 +89,7 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
             "evaluation": evaluation,
             "working memory": working_memory(phases, on_gpu),
             # The graph of each group's update keeps its own memory, beside that of the updates before it was captured.
-            "CUDA graphs": len(spec.groups) * working_memory(of_agent.phases, on_gpu) if plan.captured == "graphs" else 0,
+            "CUDA graphs": len(spec.groups) * working_memory(of_agent.phases, on_gpu) if plan.repeated.by == "graphs" else 0,
             # Those of training, evaluations and final evaluations; they take no memory of a GPU.
             "worker processes": 0 if on_gpu else 3 * workers(config, environment) * WORKER,
         }

@@ -23,7 +23,7 @@ from warprun.config.kinds import MAX_DIGITS, NUMBER, kind, whole
 from warprun.config.registry import options
 from warprun.config.schema import MAX_DEPTH, EnvConfig
 from warprun.errors import UserError, shown
-from warprun.learning.network_settings import ENCODERS
+from warprun.learning.settings.networks import ENCODERS
 
 MAX_CHARACTERS = 5_000
 """Of all overrides together."""

@@ -61,11 +61,11 @@ def read_config(path: Path) -> dict[str, object]:
     return {str(key): value for key, value in config.items()}
 
 
-def leaves(container: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flat_items(container: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the dotted key and the value of every setting of a config; an empty section is a value."""
     for key, value in container.items():
         if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{key}.")
+            yield from flat_items(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TypeGuard
+from typing import Literal
 
 from warprun import user_code
 from warprun.config.batched import batched_environment, is_batched
@@ -31,6 +31,7 @@ NONE = External()
 """No setting of `External`."""
 EXTRAS = {"gymnasium": "gymnasium", "gymnax": "gymnax", "brax": "brax", "jumanji": "jumanji", "jax": "jax", "mpi4py": "mpi"}
 """Libraries that files of environments import -> the extra of warprun that installs them."""
+Kind = Literal["batch", "gymnasium", "functions", "simulators", "maker"]
 Defined = Environment | ExternalEnvironment | SimulatorFactory
 """What a module defines: an environment of kernel functions, one with the interface of Gymnasium, or a factory of simulators."""
 
@@ -184,16 +185,16 @@ def define(
             f"; write environment = {own[0]} at its end" if len(own) == 1 else ", an Environment (see warprun.environment.single_agent)"
         )
         raise UserError(f"environment {module} does not define `environment`{advice}")
-    batched = is_batched(made)
-    if batched or is_external(made, chosen):
+    kind = kind_of(made, chosen)
+    if kind in ("batch", "gymnasium"):
         for option in options:
             raise UserError(f"env.{option}: {name} has no options; env.kwargs.{option}= gives an argument to the environment")
-        if batched:
+        if kind == "batch":
             return batched_environment(made, chosen, time_limit, name, module)
         return external_environment(made, chosen, time_limit, name, module, found)
     if isinstance(made, type):
         raise UserError(f"environment {module}: `environment` is the class {made.__name__}; write environment = {made.__name__}()")
-    if is_maker(made):
+    if kind == "maker":
         return _of_maker(made, options, time_limit, name, module, chosen, found)
     _refuse_settings(chosen, name)
     environment = _with_options(made, options, time_limit, name)
@@ -215,9 +216,24 @@ def _refuse_settings(chosen: External, name: str) -> None:
         raise UserError(f"env.{key} is for environments with the interface of Gymnasium, and {name} is none")
 
 
-def is_maker(made: object) -> TypeGuard[Callable[..., object]]:
-    """Return whether the `environment` of a module is a function, or another object that is called to make the environment."""
-    return callable(made) and not isinstance(made, type | Environment | SimulatorFactory) and not steps(type(made))
+def kind_of(made: object, chosen: External = NONE) -> Kind | None:
+    """Return which kind of environment the `environment` of a module is, by the first rule that holds; None if it is none.
+
+    batch: its first argument is `n_envs`, or its `reset` takes `mask`; one object steps all environments. gymnasium: a class with `reset`
+    and `step`, the environments by id of a library, a function whose first argument is `comm`, and any with `env.vector`. functions: an
+    `Environment`. simulators: a `SimulatorFactory`. maker: what else is called, and returns functions, simulators or one of gymnasium.
+    """
+    if is_batched(made):
+        return "batch"
+    if is_external(made, chosen):
+        return "gymnasium"
+    if isinstance(made, Environment):
+        return "functions"
+    if isinstance(made, type):
+        return None
+    if isinstance(made, SimulatorFactory):
+        return "simulators"
+    return "maker" if callable(made) and not steps(type(made)) else None
 
 
 def _of_maker(

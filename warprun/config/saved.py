@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from warprun.algorithms import config_class
 from warprun.errors import UserError, printable
-from warprun.learning.settings import AgentConfig
+from warprun.learning.settings.agent import AgentConfig
 
 UNFIT = "the saved config does not fit this version of warprun"
 

@@ -19,8 +19,7 @@ from warprun.config.registry import Defined, import_environment
 from warprun.config.saved import UNFIT, agent_class, fitted
 from warprun.environment import Environment
 from warprun.errors import UserError, shown
-from warprun.learning.network_settings import LayersConfig
-from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.settings.on_policy import OnPolicyConfig
 from warprun.user_code import errors_of_user
 
 MAX_DEPTH = 10
@@ -160,7 +159,7 @@ class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment: a file of conf/env."""
     agent: Any = MISSING
-    """The agent: a file of conf/agent (see warprun/learning/settings.py)."""
+    """The agent: a file of conf/agent (see warprun/learning/settings/)."""
     concurrency: Any = MISSING
     """The processes and devices that train together: a file of conf/concurrency."""
     n_envs: int = 1024
@@ -249,9 +248,8 @@ def as_before(config: Config, before: Config) -> Config:
     for group, name in ((each.partition("=")[0].split(".")[2:4]) for each in own):
         groups.setdefault(group, {}).setdefault(name, before.agent.groups[group][name])
     derived = [*(written(name, value) for name, value in kept.items()), *own]
-    network = getattr(config.agent, "network", None)
-    if isinstance(network, LayersConfig) and network.hidden is None:  # earlier versions had sizes in its place
-        kept["network"] = replace(network, hidden=before.agent.network.hidden)
+    if config.agent.network.hidden is None:  # earlier versions had sizes in its place
+        kept["network"] = replace(config.agent.network, hidden=before.agent.network.hidden)
     return replace(config, agent=replace(config.agent, **kept, groups=groups), origin=replace(config.origin, derived=derived))
 
 

@@ -58,6 +58,11 @@ class Network(NamedTuple):
     """[F] or [0]: 1 / standard deviation."""
 
 
+def layers_of(network: Network) -> list[Layer]:
+    """Return the table of layers."""
+    return [Layer(*(int(n) for n in row)) for row in network.layers]
+
+
 class Inference(NamedTuple):
     """The arguments with which a rollout kernel computes the network of one group."""
 

@@ -8,12 +8,13 @@ bottleneck. Layers with fewer outputs, usually the last, use one thread per outp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from warprun.kernels.mlp import RELU, TANH, Layer, Network, normalized
+from warprun.kernels.mlp import RELU, TANH, Layer, Network, layers_of, normalized
 from warprun.math import tanh
 
 float32 = np.float32
@@ -59,24 +60,30 @@ class BlockInference(NamedTuple):
 
 
 def pack(network: Network, outputs: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the parameter index of each element of BlockNetwork.weights, [W] int64, with its `layers` and `log_std`.
+    """Return the parameter index of each element of BlockNetwork.weights, [W] int64, with its `layers` and `log_std`."""
+    index, layers = pack_layers(layers_of(network))
+    of_std = network.log_std + np.arange(outputs - (network.value_row - network.policy_row))
+    return np.concatenate((index, of_std)), layers, len(index)
+
+
+def pack_layers(table: Sequence[Layer]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the parameter index of each weight, [W] int64, and the table of layers, [layer, 7] int32, see `BlockNetwork`.
 
     A layer is one row of biases, then one row of weights per input. Rows of layers with TALL or more outputs are padded to a multiple of
     TALL; the results of the padding are not stored.
     """
     index: list[np.ndarray] = []
-    table = []
+    layers = []
     end = 0
-    for layer in (Layer(*(int(n) for n in row)) for row in network.layers):
+    for layer in table:
         width = layer.n_out if layer.n_out < TALL else -(-layer.n_out // TALL) * TALL
         rows = np.zeros((layer.n_in + 1, width), np.int64)
         rows[0, : layer.n_out] = layer.bias + np.arange(layer.n_out)
         rows[1:, : layer.n_out] = layer.weight + np.arange(layer.n_out * layer.n_in).reshape(layer.n_out, layer.n_in).T
-        table.append((end, width, layer.n_in, layer.n_out, layer.in_row, layer.out_row, layer.activation))
+        layers.append((end, width, layer.n_in, layer.n_out, layer.in_row, layer.out_row, layer.activation))
         index += [rows.ravel(), np.zeros(-rows.size % LINE, np.int64)]
         end += rows.size + -rows.size % LINE
-    index.append(network.log_std + np.arange(outputs - (network.value_row - network.policy_row)))
-    return np.concatenate(index), np.array(table, np.int32), end
+    return np.concatenate(index), np.array(layers, np.int32)
 
 
 def block_network(network: Network, outputs: int, columns: int, device: torch.device) -> tuple[BlockNetwork, torch.Tensor]:

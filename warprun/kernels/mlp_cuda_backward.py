@@ -11,12 +11,13 @@ at the same column the rows of a block lie in the same bank of shared memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from warprun.kernels.mlp import RELU, TANH, Layer, Network
+from warprun.kernels.mlp import RELU, TANH, Layer
 from warprun.kernels.mlp_cuda import FOUR, LINE, TALL, accumulate, four, multiply_add, plus, read, read_four, write, write_four
 
 float32 = np.float32
@@ -34,9 +35,9 @@ class BlockBackward(NamedTuple):
     """[S, 2] int32: rows of the block whose sums belong to the gradient, and where each is added there."""
 
 
-def pack_backward(network: Network) -> tuple[np.ndarray, np.ndarray]:
+def pack_backward(table: Sequence[Layer]) -> tuple[np.ndarray, np.ndarray]:
     """Return the parameter index of each element of BlockBackward.weights, [V] int64, and its `layers`."""
-    table, index, end = [Layer(*(int(n) for n in row)) for row in network.layers], [np.zeros(0, np.int64)], 0
+    index, end = [np.zeros(0, np.int64)], 0
     activations = {layer.out_row: layer.activation for layer in table}
     layers = []
     for layer in table:
@@ -50,9 +51,8 @@ def pack_backward(network: Network) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(index), np.array(layers, np.int32)
 
 
-def bias_rows(network: Network) -> list[tuple[int, int]]:
+def bias_rows(table: Sequence[Layer]) -> list[tuple[int, int]]:
     """Return (row of a block, index in the parameters) of every bias."""
-    table = [Layer(*(int(n) for n in row)) for row in network.layers]
     return [(layer.out_row + n, layer.bias + n) for layer in table for n in range(layer.n_out)]
 
 

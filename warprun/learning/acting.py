@@ -9,7 +9,7 @@ from torch import nn
 
 from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters
 from warprun.learning.recurrent import parts
-from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.settings.on_policy import OnPolicyConfig
 from warprun.spec import GroupSpec
 from warprun.state import State
 

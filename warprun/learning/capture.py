@@ -22,9 +22,9 @@ def captured(work: Callable[P, R], context: Context, owner: type) -> Callable[P,
     On CPU `owner`, the class of the agent or learner, must say that it does so, by `recordable = True`. A derived class does not inherit
     this: what it adds may compute something in Python, which would be lost.
     """
-    if context.plan.captured == "graphs":
+    if context.plan.repeated.by == "graphs":
         return cast(Callable[P, R], Captured(work))
-    if context.plan.captured == "calls" and vars(owner).get("recordable", False):
+    if context.plan.repeated.by == "calls" and vars(owner).get("recordable", False):
         return cast(Callable[P, R], Repeated(work, context.threads))
     return work
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from warprun.learning.network_settings import LayersConfig
 from warprun.learning.networks import hidden_layers, make_encoder, make_head, make_layers, make_memory
 from warprun.learning.recurrent import Recurrent
+from warprun.learning.settings.networks import LayersConfig
 from warprun.spec import Box
 
 
@@ -46,22 +46,13 @@ class Head(Remembering):
         outputs: torch.Tensor = self.last(self.layers(rows))
         return outputs
 
-    def hidden(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the outputs [B, H] of the last hidden layer; only if the network is not one of the user."""
-        *hidden, _ = self.layers.children()
-        for layer in hidden:
-            rows = layer(rows)
-        return rows
-
-    def of_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the outputs [B, O] of what `hidden` returned."""
-        *_, last = self.layers.children()
-        outputs: torch.Tensor = self.last(last(hidden))
-        return outputs
+    def trained_layers(self) -> list[nn.Module]:
+        """Return all layers."""
+        return [*self.layers.children(), *self.last]
 
     def policy_layers(self) -> list[nn.Module]:
         """Return layers with the same outputs."""
-        return [*self.layers.children(), *self.last]
+        return self.trained_layers()
 
 
 class DuelingQNetwork(Remembering):
@@ -69,29 +60,21 @@ class DuelingQNetwork(Remembering):
 
     def __init__(self, observation: Box, actions: int, config: LayersConfig) -> None:
         super().__init__(make_memory(observation, config))
-        width, encoder = config.last_inputs(observation), [] if config.remembers else make_encoder(observation, config)
-        self.trunk = nn.Sequential(*encoder, *hidden_layers([config.head_inputs(observation), *config.last_hidden], config.activation))
-        self.value = nn.Linear(width, 1)
-        self.advantage = nn.Linear(width, actions)
+        self.trunk = trunk(observation, config)
+        self.last = nn.Linear(config.last_inputs(observation), 1 + actions)
+        """The value of the state, then the advantages."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the values [B, actions] of `rows` [B, F]."""
-        return self.of_hidden(self.hidden(rows))
+        return dueling(self.last(self.trunk(rows)))
 
-    def hidden(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the outputs [B, H] of the last hidden layer."""
-        hidden: torch.Tensor = self.trunk(rows)
-        return hidden
-
-    def of_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the values [B, actions] of what `hidden` returned."""
-        advantage = self.advantage(hidden)
-        values: torch.Tensor = self.value(hidden) + advantage - advantage.mean(-1, keepdim=True)
-        return values
+    def trained_layers(self) -> list[nn.Module]:
+        """Return all layers."""
+        return [*self.trunk, self.last]
 
     def policy_layers(self) -> list[nn.Module]:
         """Return layers whose largest output is the best action: the advantages."""
-        return [*self.trunk, self.advantage]
+        return [*self.trunk, some_outputs(self.last, 1, self.last.out_features)]
 
 
 class QuantileQNetwork(Remembering):
@@ -101,27 +84,55 @@ class QuantileQNetwork(Remembering):
     have an output of their own, so acting needs no quantiles.
     """
 
-    def __init__(self, values: Head | DuelingQNetwork, width: int, actions: int, quantiles: int) -> None:
-        """`width`: units of the last hidden layer of `values`."""
-        super().__init__(values.memory)
-        self.values = values
-        self.deviation = nn.Linear(width, actions * quantiles)
-        self.count = quantiles
+    def __init__(self, observation: Box, actions: int, config: LayersConfig, quantiles: int, dueling: bool) -> None:
+        super().__init__(make_memory(observation, config))
+        self.trunk = trunk(observation, config)
+        self.actions, self.count, self.of_values = actions, quantiles, actions + dueling
+        """`of_values`: outputs from which the values of the actions follow."""
+        self.last = nn.Linear(config.last_inputs(observation), self.of_values + actions * quantiles)
+        """The values of the actions, or as in `DuelingQNetwork`; then the deviations, action after action."""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the values [B, actions] of `rows` [B, F], the means of the quantiles."""
-        values: torch.Tensor = self.values(rows)
-        return values
+        return self._values(self.last(self.trunk(rows)))
 
     def quantiles(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the quantiles [B, actions, N] of `rows` [B, F]."""
-        hidden = self.values.hidden(rows)
-        deviation = self.deviation(hidden).unflatten(-1, (-1, self.count))
-        return self.values.of_hidden(hidden).unsqueeze(-1) + deviation - deviation.mean(-1, keepdim=True)
+        outputs = self.last(self.trunk(rows))
+        deviation = outputs[:, self.of_values :].unflatten(-1, (-1, self.count))
+        return self._values(outputs).unsqueeze(-1) + deviation - deviation.mean(-1, keepdim=True)
+
+    def _values(self, outputs: torch.Tensor) -> torch.Tensor:
+        outputs = outputs[:, : self.of_values]
+        return dueling(outputs) if self.of_values > self.actions else outputs
+
+    def trained_layers(self) -> list[nn.Module]:
+        """Return all layers."""
+        return [*self.trunk, self.last]
 
     def policy_layers(self) -> list[nn.Module]:
         """Return layers whose largest output is the best action."""
-        return self.values.policy_layers()
+        return [*self.trunk, some_outputs(self.last, self.of_values - self.actions, self.of_values)]
+
+
+def trunk(observation: Box, config: LayersConfig) -> nn.Sequential:
+    """Return the layers before the last one, without a memory."""
+    encoder = [] if config.remembers else make_encoder(observation, config)
+    return nn.Sequential(*encoder, *hidden_layers([config.head_inputs(observation), *config.last_hidden], config.activation))
+
+
+def dueling(outputs: torch.Tensor) -> torch.Tensor:
+    """Return the values [B, n] of actions: `outputs` [B, 1 + n] are the value of the state and the advantages, of any mean."""
+    value, advantage = outputs[:, :1], outputs[:, 1:]
+    return value + advantage - advantage.mean(-1, keepdim=True)
+
+
+def some_outputs(layer: nn.Linear, first: int, end: int) -> nn.Linear:
+    """Return a layer of the outputs `first` .. `end` - 1 of another, on the memory of its parameters."""
+    part = nn.Linear(layer.in_features, end - first, device="meta")
+    part.weight = nn.Parameter(layer.weight.detach()[first:end], requires_grad=False)
+    part.bias = nn.Parameter(layer.bias.detach()[first:end], requires_grad=False)
+    return part
 
 
 ActingNetwork = Head | DuelingQNetwork | QuantileQNetwork

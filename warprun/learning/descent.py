@@ -11,8 +11,8 @@ from torch import nn
 
 from warprun.learning.communicator import Communicator, mean_
 from warprun.learning.networks import buffers, flatten_parameters
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
+from warprun.learning.settings.off_policy import OffPolicyConfig
 
 N = TypeVar("N", bound=nn.Module)
 N_co = TypeVar("N_co", bound=nn.Module, covariant=True)
@@ -40,7 +40,7 @@ class Optimized(Generic[N_co]):
         """`rate`: the learning rate; the optimizer and the limit of the gradient's norm are those of `config`."""
         self.network: N_co = network.to(device).eval()
         self.parameters = flatten_parameters(self.network)
-        self.leaves = list(self.network.parameters())
+        self.layer_parameters = list(self.network.parameters())
         """The parameters by layer, views of `parameters`."""
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.parameters, config.optimizer)
         self.initial_learning_rate = rate
@@ -54,7 +54,7 @@ class Optimized(Generic[N_co]):
     def gradient(self, loss: torch.Tensor, communicator: Communicator, rows: int) -> torch.Tensor:
         """Return the gradient [P] of a loss [] that is a mean over `rows` rows: the mean over the rows of all processes."""
         # Networks of the user may have layers that they do not use.
-        gradients = torch.autograd.grad(loss, self.leaves, allow_unused=True, materialize_grads=True)
+        gradients = torch.autograd.grad(loss, self.layer_parameters, allow_unused=True, materialize_grads=True)
         gradient = torch.cat([g.reshape(-1) for g in gradients])
         mean_(communicator, rows, gradient)
         return gradient
@@ -116,7 +116,7 @@ class Terms(NamedTuple):
     """[]: a mean over the rows of the batch."""
     value: torch.Tensor
     """Numbers whose mean is shown beside the loss, of any shape."""
-    rows: torch.Tensor
+    of_rows: torch.Tensor
     """[R], without gradients: temporal-difference errors, or the log-densities of actions."""
 
 
@@ -127,7 +127,7 @@ class Taken(NamedTuple):
     """[]."""
     value: torch.Tensor
     """[]: mean of `Terms.value`."""
-    rows: torch.Tensor
+    of_rows: torch.Tensor
     """[R], see `Terms`; kernels give temporal-difference errors alone."""
     norm: torch.Tensor
     """[]: norm of the gradient before clipping."""
@@ -150,9 +150,9 @@ class TorchStep(Generic[P]):
     def __call__(self, due: Due, *given: P.args, **named: P.kwargs) -> Taken:
         """Take a step on `loss(*given)`."""
         terms = self.loss(*given, **named)
-        norm = self.step(self.trained.gradient(terms.loss, self.communicator, len(terms.rows)))
+        norm = self.step(self.trained.gradient(terms.loss, self.communicator, len(terms.of_rows)))
         if due.target and isinstance(self.trained, Trained):
             self.trained.update_target(self.tau)
         means = torch.stack((terms.loss.detach(), terms.value.detach().mean()))
-        mean_(self.communicator, len(terms.rows), means)
-        return Taken(means[0], means[1], terms.rows, norm)
+        mean_(self.communicator, len(terms.of_rows), means)
+        return Taken(means[0], means[1], terms.of_rows, norm)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from warprun.learning.network_settings import ENCODERS, IMPALA, LayersConfig
+from warprun.learning.settings.networks import ENCODERS, IMPALA, LayersConfig
 from warprun.spec import Box, Field
 
 Convolution = nn.Conv1d | nn.Conv2d

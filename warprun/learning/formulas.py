@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from warprun.learning.settings.plan import LOSS_ROWS
 from warprun.learning.tensors import Number
 from warprun.math import maximum, sqrt, where
 
@@ -18,7 +19,7 @@ RESOLUTION = 2.0**-24
 """Relative rounding error of float32: a standard deviation of less than this part of the mean is rounding."""
 TINY = np.float64(2.0**-126)
 """Smallest float32 with all its digits: below it a standard deviation is rounding, too, and 1 / TINY is still a float32."""
-MOST_TERMS = 8
+MOST_TERMS = LOSS_ROWS
 """Most terms of a loss, the entropy among them: kernels keep a row of memory for each."""
 SMALLEST_MOMENT = np.float32(1e-36)
 """Moments of Adam below it become 0. Those of units without gradient would decay to denormal numbers and stay there, and Intel's processors
@@ -66,3 +67,22 @@ def varies(mean, variance):  # type: ignore[no-untyped-def]
 def normalized_reward(reward, terminated, mean, scale, gamma):  # type: ignore[no-untyped-def]
     """Return a reward less the potential `mean` that is lost, in units of the standard deviation, see `RewardNormalizer`."""
     return (reward - where(terminated, mean, (1.0 - gamma) * mean)) * scale
+
+
+def rescaled(x, eps):  # type: ignore[no-untyped-def]
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x; Pohlen et al. 2018, section 3.2.
+
+    The difference of the root and 1 is written as |x| / (sqrt(|x| + 1) + 1), which loses no digits near 0.
+    """
+    return x / (sqrt(abs(x) + 1.0) + 1.0) + eps * x
+
+
+def unscaled(x, eps):  # type: ignore[no-untyped-def]
+    """Return the inverse of `rescaled`; Pohlen et al. 2018, proposition A.2.
+
+    With u = sqrt(|x| + 1) - 1 it is |h(x)| = u + eps u (u + 2): the positive root u of this, in the form that loses no digits, and from it
+    |x| = u (u + 2).
+    """
+    size, linear = abs(x), 1.0 + 2.0 * eps
+    u = 2.0 * size / (linear + sqrt(linear * linear + 4.0 * eps * size))
+    return where(x < 0.0, -1.0, 1.0) * u * (u + 2.0)

@@ -10,7 +10,7 @@ import torch
 
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator
-from warprun.learning.plan import Plan
+from warprun.learning.settings.plan import Plan
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Spec
@@ -103,10 +103,10 @@ class AgentClass(Protocol[Settings]):
     """The class of an agent, as the registry has it."""
 
     Config: type
-    """Dataclass of its settings, see `learning.settings.AgentConfig`."""
+    """Dataclass of its settings, see `learning.settings.agent.AgentConfig`."""
 
     def __call__(self, settings: Settings, spec: Spec, context: Context) -> Agent:
-        """Build an untrained agent. Raises UserError for settings that cannot work."""
+        """Build an untrained agent, of settings that have passed their checks."""
 
 
 def by_group(found: Mapping[str, Mapping[str, T]]) -> dict[str, T]:

@@ -12,8 +12,8 @@ from torch import nn
 
 from warprun.errors import UserError, shown
 from warprun.learning.encoders import Encoder
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.recurrent import Recurrent, carry_of, unroll
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 from warprun.run_folder import named
 from warprun.spec import Box, GroupSpec
 from warprun.user_code import errors_of_user

@@ -13,8 +13,7 @@ from warprun.learning.tensors import on_tensors
 from warprun.spec import OBS_LIMIT, Field, GroupSpec
 
 if TYPE_CHECKING:  # a policy that has left warprun has no simulator
-    from warprun.learning.off_policy_settings import OffPolicyConfig
-    from warprun.learning.settings import OnPolicyConfig
+    from warprun.learning.settings.agent import AgentConfig
     from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 SINGLE = SingleProcess()
@@ -158,7 +157,7 @@ class ObservationNormalizer:
 
 
 def observation_normalizer(
-    config: OnPolicyConfig | OffPolicyConfig, group: GroupSpec, device: torch.device, communicator: Communicator
+    config: AgentConfig, group: GroupSpec, device: torch.device, communicator: Communicator
 ) -> ObservationNormalizer | None:
     """Return what normalises the observations of a group; None if its settings say that nothing does."""
     if not config.normalize_obs:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
-from torch import nn
 
 from warprun.kernels.mlp import Network
 from warprun.learning.capture import captured
 from warprun.learning.critics import ActingNetwork
-from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, TorchStep, Trained
+from warprun.learning.descent import AnyOptimized, DeviceScalar, Due, Taken, Terms, Trained
 from warprun.learning.interfaces import Context, Metrics, by_group, own_seed
 from warprun.learning.kernels import choose
-from warprun.learning.kernels.cpu.updates import KernelSteps
 from warprun.learning.kernels.layers import fused_layers
+from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss
 from warprun.learning.normalization import observation_normalizer
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, Sequences
-from warprun.learning.settings import check_groups, check_settings, group_config
+from warprun.learning.settings.agent import group_config
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.learning.slices import use_one_torch_thread
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
@@ -43,7 +41,7 @@ class DeviceWork(NamedTuple):
 class OffPolicyLearner(ABC, Generic[C]):
     """The replay memory and the networks of one group; an algorithm adds networks, losses and exploration.
 
-    An algorithm states a loss by torch, and names the CPU kernel of the same loss (`descent`); replay and acting are alike for both.
+    An algorithm states a loss twice (`descent`): by torch, and on a tile of transitions, for kernels.
     """
 
     noise: torch.Tensor
@@ -63,7 +61,7 @@ class OffPolicyLearner(ABC, Generic[C]):
                 choose.recurrence(each.target, context)
         self.normalizer = observation_normalizer(config, group, device, context.communicator)
         self.replay = choose.replay_memory(config, group, context, own_seed(context, seed, "replay"))
-        self._context = context
+        self._steps = choose.GradientSteps(trained.values(), config, context)
         self.carry = config.network.carry()
         """Numbers H that the policy remembers of an episode, for each actor; 0: it has no memory."""
         self.sequences = Sequences(self.replay, config) if self.carry else None
@@ -80,23 +78,14 @@ class OffPolicyLearner(ABC, Generic[C]):
         self,
         trained: AnyOptimized,
         loss: Callable[P, Terms],
-        kernel: str = "",
-        reads: tuple[nn.Module, ...] = (),
-        settings: object = None,
+        in_kernels: TileLoss | MeanLoss | None = None,
     ) -> Callable[Concatenate[Due, P], Taken]:
         """Return the gradient step of a network on a loss, which the target network follows when it is due.
 
-        `kernel` is the name of the CPU kernel of this loss in `kernels.cpu.updates.LOSSES`, empty if there is none. This kernel gets
-        the networks `reads`, then the trained one, and `settings`. Gradients and means are those of all processes.
+        `loss` is that of torch, `in_kernels` the same loss for kernels, on CPU and on CUDA; without it torch computes this step. Gradients
+        and means are those of all processes.
         """
-        if kernel and (steps := self._kernel_steps):
-            return cast("Callable[Concatenate[Due, P], Taken]", steps.step(kernel, trained, reads, settings))
-        step = choose.descent(trained, self._context)
-        return TorchStep(loss, trained, step, self.config.tau, self._context.communicator)
-
-    @cached_property
-    def _kernel_steps(self) -> KernelSteps | None:
-        return choose.gradient_steps(self.trained.values(), self.config, self._context)
+        return self._steps(trained, loss, in_kernels)
 
     @property
     def updates(self) -> int:
@@ -138,12 +127,16 @@ class OffPolicyLearner(ABC, Generic[C]):
         return fused_layers(self.policy.policy_layers(), self.acting.parameters, self.normalizer)
 
     def act(self, obs: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what `policy` gives for observations [B, F] after `carry` [B, H], and the next carry."""
+        """Return what `policy` gives for observations [B, F] after `carry` [B, H], and the next carry; only with memory."""
         with torch.no_grad():
-            if not self.carry:
-                return self.policy(self.normalized(obs)), carry
             output, carry = self.policy.unroll(self.normalized(obs)[None], carry, torch.zeros_like(obs[None, :, 0], dtype=torch.bool))
             return output[0], carry
+
+    def act_by_torch(self, obs: torch.Tensor, policy_output: torch.Tensor) -> None:
+        """Write what `policy` gives for observations [B, F] to the first columns of `policy_output` [B, P]; only without memory."""
+        with torch.no_grad():
+            output = self.policy(self.normalized(obs))
+            policy_output[:, : output.shape[-1]] = output
 
     def normalized(self, obs: torch.Tensor) -> torch.Tensor:
         """Return observations as the networks get them."""
@@ -228,8 +221,6 @@ class OffPolicyAgent(Generic[C]):
     """Called with the arguments of `make_learner`."""
 
     def __init__(self, config: C, spec: Spec, context: Context) -> None:
-        check_settings(config)
-        check_groups(config, [group.name for group in spec.groups])
         if context.device.type == "cpu":
             use_one_torch_thread()  # batches are small, and waking other threads takes longer
         self.learners = [
@@ -239,7 +230,7 @@ class OffPolicyAgent(Generic[C]):
         self.exploration = Exploration(config.policies, {learner.name: learner.exploration for learner in self.learners})
         self.carry = {learner.name: learner.carry for learner in self.learners}
         self.kept: dict[str, int] = {}
-        self._acting = [choose.acting(learner.kernel_network, context) for learner in self.learners]
+        self._acting = [choose.acting(learner.kernel_network, learner.act_by_torch, context) for learner in self.learners]
         self._env_steps = Counter()
         self._communicator = context.communicator
 
@@ -270,14 +261,12 @@ class OffPolicyAgent(Generic[C]):
                 group.obs[row].flatten(0, 1),
                 group.policy_output.view(-1, group.policy_output.shape[-1]),
             )
-            if acting:
+            if not learner.carry:
                 acting(obs, policy_output)
                 continue
-            before = trajectory.carry_before(learner.name, row).flatten(0, 1) if learner.carry else obs.new_zeros(len(obs), 0)
-            output, after = learner.act(obs, before)
+            output, after = learner.act(obs, trajectory.carry_before(learner.name, row).flatten(0, 1))
             policy_output[:, : output.shape[-1]] = output
-            if learner.carry:
-                trajectory.carries[learner.name].after[row].view(-1, learner.carry).copy_(after)
+            trajectory.carries[learner.name].after[row].view(-1, learner.carry).copy_(after)
 
     def update(self, trajectory: Trajectory, progress: float) -> Metrics:
         """Store a rollout and take the gradient steps that are due at `progress`, 0 to 1, of the run.

@@ -31,7 +31,8 @@ from warprun.learning.normalization import RewardNormalizer, observation_normali
 from warprun.learning.operations import Moments, RowLoss, TorchOperations
 from warprun.learning.optimizers import OPTIMIZERS
 from warprun.learning.policy import ActorCriticPolicy
-from warprun.learning.settings import OnPolicyConfig, check_groups, check_settings, group_config
+from warprun.learning.settings.agent import group_config
+from warprun.learning.settings.on_policy import OnPolicyConfig
 from warprun.learning.slices import Slices
 from warprun.learning.targets import TARGETS
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
@@ -223,8 +224,6 @@ class OnPolicyAgent(ABC, Generic[C]):
     """Whether updates on CPU may be recorded (`capture.captured`)."""
 
     def __init__(self, config: C, spec: Spec, context: Context) -> None:
-        check_settings(config)
-        check_groups(config, [group.name for group in spec.groups])
         slices = Slices(context.device, context.threads)
         self.learners: list[Learner[C]] = []
         for i, group in enumerate(spec.groups):

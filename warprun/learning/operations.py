@@ -18,7 +18,7 @@ from warprun.learning.formulas import MOST_TERMS, Row
 from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.optimizers import Optimizer, clip_norm
 from warprun.learning.policy import ActorCriticPolicy
-from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.settings.on_policy import OnPolicyConfig
 from warprun.learning.targets import TARGETS, Discount, Step, scan
 from warprun.learning.tensors import converted, filled, on_tensors, python_numbers
 from warprun.simulation.trajectory import Trajectory

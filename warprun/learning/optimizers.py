@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from warprun.learning.settings import OptimizerConfig
+from warprun.learning.settings.agent import OptimizerConfig
 
 
 class Adam:

@@ -9,9 +9,9 @@ import torch
 
 from warprun.kernels.mlp import Network
 from warprun.learning.kernels.layers import for_kernels, policy_layers
-from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters, training
 from warprun.learning.normalization import ObservationNormalizer, moments, moments_over_processes
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.learning.slices import Slices
 from warprun.spec import Box, GroupSpec
 
@@ -39,7 +39,7 @@ class ActorCriticPolicy:
         self.network, self.log_std = self.module.network, self.module.log_std
         self.parameters = flatten_parameters(self.module.to(device))
         """[P]; order: the network's parameters as it lists them, then, for Box, the log standard deviations."""
-        self.leaves = list(self.module.parameters())
+        self.layer_parameters = list(self.module.parameters())
         """The parameters by layer, views of `parameters`."""
         self.normalizer = normalizer
         self.carry = self.module.carry
@@ -112,7 +112,7 @@ class ActorCriticPolicy:
     def gradient(self, terms: Callable[[slice], tuple[torch.Tensor, ...]], samples: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of a loss over samples of `steps` rows each, and its terms [K], see `Slices.gradient`."""
         with training(self.module):
-            return self.slices_of_gradient.of_samples(steps).gradient(terms, self.leaves, samples)
+            return self.slices_of_gradient.of_samples(steps).gradient(terms, self.layer_parameters, samples)
 
     def observe(self, obs: torch.Tensor) -> None:
         """Add `obs` [B, F] to the statistics of the normaliser, if there is one, and normalise by them from now on."""

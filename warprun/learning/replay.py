@@ -15,7 +15,7 @@ import torch
 from warprun.errors import UserError
 from warprun.learning.descent import DeviceScalar
 from warprun.learning.draws import random_bits
-from warprun.learning.off_policy_settings import OffPolicyConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import BYTE, Box, GroupSpec
 
@@ -46,6 +46,8 @@ class Ring(NamedTuple, Generic[A]):
 class Tree(NamedTuple, Generic[A]):
     """Priorities and their sums over subtrees; sampling by priority descends from the total to a row."""
 
+    prioritized: bool
+    """Whether there are any."""
     priority: A
     """[R, padded to BRANCHES] float32: (|TD error| + eps)^alpha, 0 for a row without a transition; [0] for uniform sampling."""
     sums: A
@@ -63,13 +65,15 @@ class RingPosition(NamedTuple, Generic[A]):
     """Actors of all environments: rows of one step."""
     rows: int
     """Rows in use when the ring is full: a multiple of `actors`."""
+    linked: bool
+    """Whether `following` says where the next step is; else rollouts of one source follow each other, and it is the next one."""
     steps: A
     """[] int64: steps of all environments so far; step s is in rows (s * actors) % rows and the following."""
     following: A
     """[rows / actors] int32: the step that follows step s of the same source is in rows following[s % length] * actors and the next ones;
-    -1 if it is not there. [0] with one source whose rollouts follow each other: it is the next step then."""
+    -1 if it is not there. [0] unless `linked`."""
     newest: A
-    """[sources] int64: the newest step of each source, -1 without one; [0] as above."""
+    """[sources] int64: the newest step of each source, -1 without one; [0] unless `linked`."""
 
 
 class Transitions(NamedTuple, Generic[A]):
@@ -99,11 +103,11 @@ def make_tree(rows: int, device: torch.device) -> Tree[torch.Tensor]:
         nodes = -(-nodes // BRANCHES)
     begins.append(begins[-1] + 1)
     sums = torch.zeros(begins[-1], dtype=torch.float64, device=device)
-    return Tree(torch.zeros(padded, device=device), sums, torch.tensor(begins), torch.ones(1, device=device))
+    return Tree(rows > 0, torch.zeros(padded, device=device), sums, torch.tensor(begins), torch.ones(1, device=device))
 
 
 class Replay:
-    """The last transitions of one group. No operation waits for the device; on a CPU `KernelReplay` computes them."""
+    """The last transitions of one group. No operation waits for the device. `CpuReplay` and `CudaReplay` compute them by kernels."""
 
     def __init__(
         self,
@@ -145,7 +149,15 @@ class Replay:
         steps = rows // self.actors
         following = torch.full((0 if sources is None else steps,), -1, dtype=torch.int32, device=device)
         newest = torch.full((sources or 0,), -1, dtype=torch.int64, device=device)
-        self.place = RingPosition(self.actors, steps * self.actors, self._steps.tensor, following, newest)
+        self.place = RingPosition(self.actors, steps * self.actors, sources is not None, self._steps.tensor, following, newest)
+
+    def batch_memory(self) -> TransitionBatch:
+        """Return memory for a batch, with weights 1."""
+        count, like = self.batch_size, self.ring.reward
+        obs, next_obs = (like.new_empty(count, part.shape[1]) for part in self.ring[:2])
+        action = self.ring.action.new_empty(count, self.ring.action.shape[1])
+        row = torch.zeros(count, dtype=torch.int64, device=like.device)
+        return Transitions(obs, action, like.new_empty(count), like.new_empty(count), next_obs, like.new_ones(count), row)
 
     @property
     def steps(self) -> int:
@@ -176,7 +188,7 @@ class Replay:
         step = place.steps - trajectory.horizon + t
         first = step * place.actors % place.rows
         continues = trajectory.continues
-        if len(place.newest):
+        if place.linked:
             self._link(step, trajectory.source, continues if t == 0 else torch.ones_like(continues))
         elif t == 0:
             before = (step - 1) * place.actors % place.rows + torch.arange(place.actors, device=ring.reward.device)
@@ -251,7 +263,7 @@ class Replay:
             total = torch.where(goes_on, total + discount * ring.reward[at], total)
             discount = torch.where(goes_on, discount * self.gamma, discount)
             last = torch.where(goes_on, at, last)
-            if len(place.newest):
+            if place.linked:
                 step = place.following[at // place.actors].long()
                 newest, after = step < 0, step * place.actors + at % place.actors
             else:
@@ -278,7 +290,10 @@ class Replay:
         return node
 
     def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
-        """Set the priorities of rows [B] to (|error| + eps)^alpha of errors [B], the largest of a row's errors; only if `prioritized`."""
+        """Set the priorities of rows [B], in the order of a draw, to (|error| + eps)^alpha of errors [B], the largest of a row's errors.
+
+        Only if `prioritized`.
+        """
         priority = ((error.double().abs() + self.config.eps) ** self.config.alpha).float()
         # A batch may have a row more than once, and a GPU writes in any order.
         self.tree.priority.scatter_reduce_(0, row, priority, "amax", include_self=False)
@@ -297,7 +312,7 @@ class Replay:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""
         found = self.ring._asdict() | {"counts": self._counts}
-        if len(self.place.newest):
+        if self.place.linked:
             found |= {"following": self.place.following, "newest": self.place.newest}
         if self.config.prioritized:
             found |= {"priority": self.tree.priority, "sums": self.tree.sums, "largest": self.tree.largest}

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 
 from warprun.learning.draws import random_bits
-from warprun.learning.off_policy_settings import OffPolicyConfig
 from warprun.learning.recurrent import Recurrent
 from warprun.learning.replay import GOES_ON, Replay, TransitionBatch, Transitions
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.simulation.trajectory import Trajectory
 
 

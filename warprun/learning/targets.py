@@ -16,7 +16,7 @@ from warprun.learning.tensors import Number, on_tensors, python_numbers
 from warprun.math import exp, minimum, where
 
 if TYPE_CHECKING:
-    from warprun.learning.settings import OnPolicyConfig
+    from warprun.learning.settings.on_policy import OnPolicyConfig
 
 
 Coefficient: TypeAlias = float | np.float32

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from types import CellType, CodeType, FunctionType, SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
 
 from warprun import math
+from warprun.learning.rebinding import rebound
 
 F = TypeVar("F", bound=Callable[..., object])
 N = TypeVar("N", bound=tuple[object, ...])
@@ -87,15 +88,4 @@ def _of_numbers_too(function: FunctionType) -> Callable[..., object]:
 
 @cache
 def _with_tensors(formula: FunctionType) -> FunctionType:
-    known = formula.__globals__
-    names = {name: _on_tensors(known[name]) for name in _names(formula.__code__) if name in known}
-    cells = tuple(CellType(_on_tensors(cell.cell_contents)) for cell in formula.__closure__ or ())
-    defaults = tuple(map(_on_tensors, formula.__defaults__ or ()))
-    made = FunctionType(formula.__code__, known | names, formula.__name__, defaults, cells)
-    made.__kwdefaults__ = {name: _on_tensors(value) for name, value in (formula.__kwdefaults__ or {}).items()} or None
-    return made
-
-
-def _names(code: CodeType) -> set[str]:
-    """Return the global names that code reads, that of functions in it too."""
-    return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, CodeType)))
+    return rebound(formula, _on_tensors)

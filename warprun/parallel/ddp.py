@@ -19,7 +19,8 @@ import torch.distributed as dist
 from warprun.config.schema import Config, load_environment
 from warprun.errors import TrainingFailed, UserError
 from warprun.learning.interfaces import Agent
-from warprun.learning.off_policy_settings import share_of, shared
+from warprun.learning.settings.agent import check_settings
+from warprun.learning.settings.off_policy import share_of
 from warprun.parallel.distributed import Distributed, digest
 from warprun.parallel.following import Order, begin, give, lead, take
 from warprun.parallel.store import StoreRanks
@@ -35,7 +36,7 @@ from warprun.state import State
 
 def config_of(config: Config, rank: int, size: int) -> Config:
     """Return the config of one rank: its share of the environments, of a batch and of replay memory."""
-    return replace(config, n_envs=share_of(config.n_envs, rank, size), agent=shared(config.agent, rank, size))
+    return replace(config, n_envs=share_of(config.n_envs, rank, size), agent=config.agent.of_rank(rank, size))
 
 
 def check_shares(config: Config, size: int) -> None:
@@ -44,7 +45,7 @@ def check_shares(config: Config, size: int) -> None:
     for rank in range(size):
         own = config_of(config, rank, size)
         try:
-            own.agent.check("agent")
+            check_settings(own.agent)
             own.agent.check_run(spec, own.n_envs, config.total_steps)
         except UserError as error:
             raise UserError(f"concurrency=ddp: the share of rank {rank} of {size} processes is too small: {error}") from None

@@ -12,7 +12,7 @@ import torch
 from warprun.config.saved import agent_settings
 from warprun.errors import UserError, did_you_mean, shown
 from warprun.learning.acting import Acting
-from warprun.learning.settings import AgentConfig, check_groups, check_settings, group_config
+from warprun.learning.settings.agent import AgentConfig, check_groups, check_settings, group_config
 from warprun.policies.policy import GroupPolicy, Policy
 from warprun.run_folder import LINES
 from warprun.runs import checkpoint as checkpoints

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warprun.config.reading import leaves
+from warprun.config.reading import flat_items
 from warprun.errors import UserError, printable
 from warprun.report.statistics import Array
 from warprun.run_folder import CONFIG, JOBS, LOCK, PLAN, VERSIONS
@@ -121,7 +121,7 @@ def _read(folder: Path, unfinished: bool, measures: Sequence[str]) -> Run:
     state = str(rundir.read_status(folder).get("state", "without a status.json that can be read"))
     if not (folder / CONFIG).is_file():
         raise UserError("its set-up did not end: it has no config.yaml")
-    settings = dict(leaves(rundir.read_config(folder)))
+    settings = dict(flat_items(rundir.read_config(folder)))
     if state not in rundir.ENDED and not unfinished:
         raise UserError(f"{state}; unfinished=true includes it if it has records")
     if not (folder / JsonLines.name).is_file():

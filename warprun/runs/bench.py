@@ -151,7 +151,7 @@ class _Cell:
         return Measurement(
             config.n_envs,
             threads(config),
-            self.setup.plan.rollout + (", captured" if self.setup.plan.captured == "graphs" else ""),
+            self.setup.plan.rollout.by + (", captured" if self.setup.plan.repeated.by == "graphs" else ""),
             statistics.median(self.simulations) if self.simulations else None,
             statistics.median(self.rollouts),
             training,

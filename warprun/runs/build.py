@@ -18,7 +18,7 @@ from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Agent, Context, Draws
-from warprun.learning.plan import Plan
+from warprun.learning.settings.plan import Choice, Plan
 from warprun.processes import usable_cores
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
@@ -116,9 +116,9 @@ def make_external(setup: Setup, n_envs: int, horizon: int, seed: int, exploratio
     config, environment = setup.config, setup.environment
     assert not isinstance(environment, Environment)
     if isinstance(environment, ExternalEnvironment):
-        from warprun.simulation.external.simulator import ExternalSimulator  # imports gymnasium, which is an extra
+        from warprun.simulation.external.pool import external_simulator  # imports gymnasium, which is an extra
 
-        return ExternalSimulator(
+        return external_simulator(
             environment,
             n_envs=n_envs,
             first_env=first_env,
@@ -198,7 +198,7 @@ def make_engine(
         networks=networks,
         kept=kept,
         compares=compares,
-        captured=setup.plan.captured == "graphs",
+        captured=setup.plan.repeated.by == "graphs",
         debug=config.engine.debug,
         staggered=staggered,
         replaces=config.env.on_nan == "reset" and auto_reset,
@@ -207,7 +207,7 @@ def make_engine(
 
 def uncaptured(setup: Setup) -> Setup:
     """Return the same set-up without CUDA graphs, for simulators that run now and then."""
-    return replace(setup, plan=replace(setup.plan, captured=None))
+    return replace(setup, plan=replace(setup.plan, repeated=Choice("Python")))
 
 
 def threads(config: Config) -> int:

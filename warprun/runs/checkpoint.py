@@ -25,8 +25,7 @@ from omegaconf import OmegaConf
 
 from warprun.errors import MOST_PRINTED, UserError, printable, program, typed
 from warprun.files import BROKEN, atomic, open_regular, read_array, read_json, write_atomic
-from warprun.learning.network_settings import LayersConfig
-from warprun.learning.settings import AgentConfig
+from warprun.learning.settings.agent import AgentConfig
 from warprun.run_folder import LINES, MANIFEST
 from warprun.runs import rundir
 from warprun.spec import GroupSpec
@@ -313,8 +312,7 @@ def check_size_of_group(own: AgentConfig, group: GroupSpec, checkpoint_bytes: in
     """Raise UserError as `check_size` does, with the inputs and outputs of a group; `own`: the settings of the agent for it."""
     settings = OmegaConf.to_container(OmegaConf.structured(own))
     assert isinstance(settings, dict)
-    network = getattr(own, "network", None)
-    inputs = network.layout(group.observation).outputs if isinstance(network, LayersConfig) else group.observation.size
+    inputs = own.network.layout(group.observation).outputs
     for hidden in _hidden({name: value for name, value in settings.items() if name != "groups"}):
         _check_layers(inputs, [*hidden, group.acting_outputs], checkpoint_bytes)
 

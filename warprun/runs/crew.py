@@ -12,7 +12,7 @@ from warprun.config.schema import Config
 from warprun.errors import UserError
 from warprun.kernels import ahead
 from warprun.learning.interfaces import Agent
-from warprun.learning.off_policy_settings import OffPolicyConfig
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.runs import checkpoint
 from warprun.runs.build import Setup, make_agent, make_training_simulator, note_on_resume, prepare, set_up, threads
 from warprun.simulation.simulator import Episodes, Simulator

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from warprun.config.schema import Config
 from warprun.errors import program
-from warprun.learning.settings import SHARED_BY_GROUPS, group_config
+from warprun.learning.settings.agent import SHARED_BY_GROUPS, group_config
 from warprun.runs.paired import DOUBT
 from warprun.spec import Box, GroupSpec, Spec, choices
 

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from warprun.errors import UserError, printable
 from warprun.files import read_limited, sync, write_atomic
-from warprun.learning.settings import AgentConfig
+from warprun.learning.settings.agent import AgentConfig
 from warprun.run_folder import CONFIG, ENVIRONMENT, MANIFEST, NETWORKS, network_in_run
 
 A = TypeVar("A", bound=AgentConfig)

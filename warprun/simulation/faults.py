@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from warprun.environment import Environment
+from warprun.simulation.trajectory import Trajectory
+from warprun.spec import GroupSpec, choices
 
 FIELDS = ("action", "reward", "final observation", "observation", "mask")
 """Numbers that can have a fault, in the order in which a step writes it."""
@@ -71,6 +73,39 @@ def first_fault(environment: Environment, noted: torch.Tensor, steps: int, repla
     actor, component = divmod(int(place[n]), width)
     found = 0.0 if field == "mask" else (math.nan, math.inf, -math.inf)[int(value[n])]
     return Fault(n, steps - int(ago[n]), group.name, field, actor, component, found, replaceable=replaceable)
+
+
+def first_in_rollout(group: GroupSpec, taken: Trajectory, rows: int) -> Fault | None:
+    """Return the first fault of a group of one actor in the first `rows` steps of a rollout, whose steps it counts (waits for the device).
+
+    Of several at one step it is that of the field that is written first.
+    """
+    own = taken.groups[group.name]
+    forbids = own.obs.new_zeros((rows + 1, taken.n_envs, 0), dtype=torch.bool)
+    if own.mask is not None:
+        forbids = torch.stack([~part.any(-1) for part in own.mask[: rows + 1, :, 0].split(choices(group.action), -1)], -1)
+    # A sum is finite if all numbers are, unless it overflows: much faster than `isfinite`.
+    sums = own.obs[: rows + 1].sum() + own.reward[:rows].sum() + own.action[:rows].sum() + (own.final_obs.sum() if rows else 0.0)
+    if bool(sums.isfinite() & ~forbids.any()):
+        return None
+    final = own.final_obs[:, :, 0].gather(0, taken.final_slot()[..., None].expand(-1, -1, own.obs.shape[-1]))
+    last = torch.where(taken.truncated[..., None], final, 0.0)
+    numbers = {
+        "action": own.action[:rows],
+        "reward": own.reward[:rows],
+        "final observation": last[:rows],
+        "observation": own.obs[: rows + 1],
+    }
+    wrong = {field: ~each.float().flatten(2).isfinite() for field, each in numbers.items()} | {"mask": forbids}
+    found = []
+    for order, field in enumerate(FIELDS):
+        places = wrong[field].nonzero()
+        if len(places):
+            row, env, component = places[0].tolist()
+            step = row + (field in FIELDS[:3])  # observations and masks of row 0 are those before the rollout
+            value = float(numbers[field].flatten(2)[row, env, component]) if field in numbers else 0.0
+            found.append((step, order, Fault(env, step, group.name, field, 0, component, value)))
+    return min(found, key=lambda each: each[:2])[2] if found else None
 
 
 class Arriving:

@@ -20,8 +20,8 @@ from warprun.kernels.mlp import Network
 from warprun.learning import distributions
 from warprun.learning.batch import Batch, Spread
 from warprun.learning.kernels.cpu.gradient import CpuGradient
-from warprun.learning.network_settings import NetworkConfig
 from warprun.learning.on_policy import Learner
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation.device import choose
 from warprun.simulation.kernel_engine import KernelEngine
 
@@ -158,7 +158,7 @@ def rows_for(learner: Learner[Any], count: int, masked: bool) -> Batch:
 def exact_gradient(algorithm: str, learner: Learner[Any], rows: Batch) -> tuple[np.ndarray, list[float]]:
     """Return autograd's gradient and the terms that a learner shows, in float64."""
     policy, config = learner.policy, learner.config
-    double = [leaf.detach().double().requires_grad_() for leaf in policy.leaves]
+    double = [leaf.detach().double().requires_grad_() for leaf in policy.layer_parameters]
     names = [name for name, _ in policy.network.named_parameters()]
     parameters = dict(zip(names, double, strict=False))
     output, value = torch.func.functional_call(policy.network, parameters, (rows.obs.double(),))
@@ -224,4 +224,4 @@ def test_the_compiled_source_names_what_is_compiled(space: str, actions: str) ->
 def test_a_network_of_ones_own_stays_with_torch() -> None:
     fusion = A2CConfig(network=NetworkConfig(activation="gelu")).fusion(cartpole.environment().spec)
     assert fusion.network_rows is None
-    assert not fusion.kernel_gradients
+    assert fusion.why_not

@@ -8,8 +8,8 @@ import torch
 
 from warprun.config.compose import compose
 from warprun.config.schema import Config
-from warprun.learning import byte_counts
-from warprun.learning.byte_counts import RunSizes
+from warprun.learning.settings import byte_counts
+from warprun.learning.settings.byte_counts import RunSizes
 from warprun.runs.build import make_agent, make_simulator, make_training_simulator, set_up
 
 CARTPOLE = ["env=cartpole", "agent.network.hidden=[24,16]"]

@@ -16,10 +16,10 @@ from warprun.learning.batch import Spread, explained_variance
 from warprun.learning.kernels.cpu import updates as fused_updates
 from warprun.learning.kernels.cpu.optimizer import PIECE, SPLIT_FROM, CpuAdam
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
-from warprun.learning.off_policy_settings import ReplayConfig
-from warprun.learning.settings import OptimizerConfig
+from warprun.learning.settings.agent import OptimizerConfig
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation import trajectory
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec
@@ -306,6 +306,10 @@ CASES: dict[str, tuple[str, Space, dict[str, Any]]] = {
     "dqn": ("dqn", Discrete(3), {}),
     "plain dqn": ("dqn", Discrete(3), {"double": False, "max_grad_norm": None, "n_step": 3, "normalize_obs": True}),
     "prioritized dqn": ("dqn", Discrete(3), {"replay": ReplayConfig(200, prioritized=True), "target_update_interval": 3, "tau": 0.3}),
+    "dueling dqn": ("dqn", Discrete(3), {"dueling": True, "max_grad_norm": None}),
+    "rescaled dqn": ("dqn", Discrete(3), {"value_rescaling": 0.01}),
+    "quantiles": ("dqn", Discrete(3), {"quantiles": 5, "replay": ReplayConfig(200, prioritized=True)}),
+    "dueling quantiles": ("dqn", Discrete(4), {"quantiles": 8, "dueling": True, "double": False}),
     "ddpg": ("ddpg", Box(2), {"learning_rate_end": 1e-5}),
     "td3": ("td3", Box(2), {"network": LayersConfig(hidden=[24, 17], activation="tanh"), "max_grad_norm": 0.1}),
     "sac": ("sac", Box(2), {"network": LayersConfig(hidden=[24, 17], activation="tanh"), "max_grad_norm": 0.1, "learning_rate_end": 1e-5}),

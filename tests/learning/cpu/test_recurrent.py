@@ -12,8 +12,8 @@ from tests.learning.test_recurrent import KINDS, engine_for, maze
 from warprun.config.registry import import_environment
 from warprun.learning.descent import Trained
 from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
-from warprun.learning.network_settings import LayersConfig, NetworkConfig
 from warprun.learning.recurrent import Recurrent
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 
 UNITS: dict[str, Any] = {"hidden": [16], "units": [16], "after": [16]}
 

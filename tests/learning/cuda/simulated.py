@@ -20,10 +20,11 @@ from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.kernels.cuda import optimizer as cuda_optimizer
 from warprun.learning.kernels.cuda import returns as cuda_returns
 from warprun.learning.kernels.cuda import statistics as cuda_statistics
-from warprun.learning.network_settings import NetworkConfig
+from warprun.learning.kernels.cuda import sums as cuda_sums
 from warprun.learning.on_policy import Learner
 from warprun.learning.operations import Operations
-from warprun.learning.settings import OptimizerConfig
+from warprun.learning.settings.agent import OptimizerConfig
+from warprun.learning.settings.networks import NetworkConfig
 
 NETWORKS = {
     "tanh": NetworkConfig(hidden=[9, 8]),
@@ -45,12 +46,12 @@ UPDATES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-KERNEL_MODULES = (cuda_gradient, cuda_optimizer, cuda_returns, cuda_statistics)
+KERNEL_MODULES = (cuda_gradient, cuda_optimizer, cuda_returns, cuda_statistics, cuda_sums)
 
 
 def with_few_threads() -> None:
     """Let blocks have few threads from now on: in the simulator, Python starts every one of them."""
-    cuda_gradient.REDUCE_PARTS, cuda_optimizer.THREADS, cuda_returns.THREADS, cuda_statistics.THREADS = 2, 32, 32, 32
+    cuda_sums.PARTS, cuda_optimizer.THREADS, cuda_returns.THREADS, cuda_statistics.THREADS = 2, 32, 32, 32
 
 
 def cuda_kernels(learner: Learner[Any]) -> Operations:

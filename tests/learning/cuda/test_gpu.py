@@ -14,7 +14,7 @@ from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
 from warprun.learning.kernels.cuda.gradient import CudaGradient
 from warprun.learning.kernels.cuda.recurrent import compute_by_kernels
-from warprun.learning.network_settings import NetworkConfig
+from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 from warprun.spec import Spec
 

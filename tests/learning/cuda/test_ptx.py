@@ -11,13 +11,14 @@ from tests.agents import CPU, build
 from tests.kernels.test_ptx import compiled, instructions, no_device_needed, product_overhead  # noqa: F401
 from tests.learning.cuda.simulated import cuda_kernels
 from tests.learning.helpers import SPACES, environment, rollout
+from tests.ptx.off_policy import learner_of
 from tests.selection import few
-from warprun.learning.kernels.cuda import gradient, optimizer, returns, statistics
+from warprun.learning.kernels.cuda import gradient, optimizer, replay, returns, statistics, sums, tiles, updates
 from warprun.simulation.cpu import as_numpy
 
 pytestmark = pytest.mark.ptx
 
-FLOAT64 = {"step", "advantages", "spread", "moments", "merge", "returns"}
+FLOAT64 = {"draw", "put", "sum_stored", "gather", "step", "advantages", "spread", "moments", "merge", "returns"}
 """Kernels that compute corrections of Adam and sums over many rows in float64."""
 Launched = dict[str, tuple[Any, tuple[Any, ...]]]
 
@@ -35,8 +36,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
     def launch(module: Any, name: str, grid: tuple[int, int], arguments: tuple[Any, ...], shared_bytes: int = 0) -> None:
         seen[name] = getattr(module, name), arguments
 
-    for module in (gradient, optimizer, returns, statistics):
-        monkeypatch.setattr(module, "launch", launch)
+    for module in (gradient, optimizer, replay, returns, statistics, sums, tiles, updates):
+        monkeypatch.setattr(module, "launch", launch, raising=False)
         monkeypatch.setattr(module, "on_device", tensors_on_host)
         monkeypatch.setattr(module, "want", lambda *kernel: None, raising=False)  # no other process compiles for a GPU that is not there
     return seen
@@ -64,3 +65,15 @@ def test_kernels_compile_to_lean_ptx(algorithm: str, space: str, launched: Launc
         if name == "gradient":
             # 12 loads for 32 multiply-adds, addresses and the count.
             assert product_overhead(ptx) < 2.0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["prioritized dqn", "td3", "sac prioritized"])
+def test_kernels_of_off_policy_agents_compile_to_lean_ptx(case: str, launched: Launched) -> None:
+    learner = learner_of(case, 64, "relu 17-5")
+    learner.update()
+    assert {"store", "draw", "gather", "reduce", "step"} < launched.keys()
+    for name, (kernel, arguments) in launched.items():
+        text = instructions(compiled(kernel.py_func, tuple(map(typeof, arguments)), (9, 0)))
+        for unwanted in (r"\.local\b", r"\bcall\b", *([] if name in FLOAT64 else [r"\.f64\b"])):
+            assert not re.search(unwanted, text), f"{unwanted} in {name}"

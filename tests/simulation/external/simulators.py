@@ -10,8 +10,9 @@ import torch
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.kernels.sampling import to_bounds
 from warprun.simulation.device import Device
+from warprun.simulation.external.pool import Pool, external_simulator
 from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.simulation.external.simulator import ExternalSimulator
+from warprun.simulation.stepped import SteppedSimulator
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Box, MultiDiscrete
 
@@ -28,10 +29,10 @@ def environment(**settings: Any) -> ExternalEnvironment:
 @contextmanager
 def simulator(
     of: ExternalEnvironment, n_envs: int = 3, horizon: int = 20, workers: int = 0, replaces: bool = False, **settings: Any
-) -> Iterator[ExternalSimulator]:
+) -> Iterator[SteppedSimulator]:
     """Yield a simulator, and close it; it is not prepared."""
     given = {"seed": 5, "device": CPU, "exploration": None} | settings
-    made = ExternalSimulator(of, n_envs=n_envs, horizon=horizon, workers=workers, replaces=replaces, **given)
+    made = external_simulator(of, n_envs=n_envs, horizon=horizon, workers=workers, replaces=replaces, **given)
     try:
         yield made
     finally:
@@ -56,8 +57,9 @@ def chosen(of: ExternalEnvironment, action: torch.Tensor, space: Any) -> Any:
     return int(action[0]) + int(space.start)
 
 
-Seeds = Callable[[ExternalSimulator], list[int]]
+Seeds = Callable[[SteppedSimulator], list[int]]
 
 
-def seeds(made: ExternalSimulator) -> list[int]:
-    return made.arrays["seed"].tolist()
+def seeds(made: SteppedSimulator) -> list[int]:
+    assert isinstance(made.stepper, Pool)
+    return made.stepper.arrays["seed"].tolist()

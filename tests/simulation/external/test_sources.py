@@ -19,9 +19,9 @@ from warprun.cli import main as cli
 from warprun.errors import ContractError, UserError
 from warprun.simulation.external.examination import examine
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
-from warprun.simulation.external.slice import SharedArrays, layout
+from warprun.simulation.external.slice import RESET, STEP, Job, SharedArrays, layout
 from warprun.simulation.external.sources import EnvironmentFailed, Outcome, Singles
-from warprun.simulation.external.workers import RESET, STEP, Job, Workers
+from warprun.simulation.external.workers import Workers
 
 
 def recipe(kind: str, **arguments: Any) -> Recipe:
@@ -42,10 +42,9 @@ def one(kind: str, **arguments: Any) -> tuple[Singles, Outcome]:
 def worker(kind: str, timeout_s: float = 20.0) -> Iterator[tuple[Workers, dict[str, np.ndarray]]]:
     """Yield a worker with one environment that has been reset, and the arrays."""
     of = examined(kind, timeout_s)
-    arrays = layout(of, 1, 1, 1)
-    shared = SharedArrays(arrays)
+    shared = SharedArrays(layout(of, 1, 1, 1))
     job = Job(recipe=asdict(of.recipe), worker=0, begin=0, end=1, time_limit=None, choices=[2], replaces=False)
-    made = Workers(arrays, shared, [job], timeout_s)
+    made = Workers(shared, [job], timeout_s)
     try:
         made.run(RESET)
         yield made, shared.arrays

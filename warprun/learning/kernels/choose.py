@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, cast
 
 import torch
 from torch import nn
 
 from warprun.kernels.mlp import Network
-from warprun.learning.descent import AnyOptimized
+from warprun.learning.descent import AnyOptimized, Due, Taken, Terms, TorchStep
 from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu import recurrent as cpu_recurrent
 from warprun.learning.kernels.cpu.acting import CpuActing
 from warprun.learning.kernels.cpu.gradient import CpuGradient
 from warprun.learning.kernels.cpu.minibatches import CpuMinibatches
 from warprun.learning.kernels.cpu.optimizer import CpuAdam
-from warprun.learning.kernels.cpu.replay import KernelReplay
+from warprun.learning.kernels.cpu.replay import CpuReplay
 from warprun.learning.kernels.cpu.returns import CpuReturns
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
-from warprun.learning.kernels.cpu.updates import KernelSteps
-from warprun.learning.off_policy_settings import OffPolicyConfig
+from warprun.learning.kernels.cpu.updates import CpuSteps
+from warprun.learning.kernels.tile_loss import MeanLoss, Steps, TileLoss
 from warprun.learning.operations import Operations, TorchOperations
 from warprun.learning.optimizers import Adam, Optimizer
 from warprun.learning.replay import Replay
+from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import GroupSpec
+
+if TYPE_CHECKING:
+    from warprun.learning.kernels.cuda.optimizer import CudaAdam
+
+P = ParamSpec("P")
+Act: TypeAlias = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 def recurrence(module: nn.Module, context: Context) -> None:
     """Let kernels compute the recurrent layers of the networks in `module` if the plan says so; torch computes the others."""
-    if context.plan.recurrent == "torch":
+    if context.plan.recurrent.by == "torch":
         return
     if context.device.type == "cpu":
         return cpu_recurrent.compute_by_kernels(module)
@@ -41,54 +50,54 @@ def recurrence(module: nn.Module, context: Context) -> None:
 # On policy ----------------------------------------------------------------------------------------------------------
 
 
-def operations(by_torch: TorchOperations, context: Context) -> Operations:
+def operations(reference: TorchOperations, context: Context) -> Operations:
     """Return the operations of a group as the plan says: those of torch, or kernels in the place of some or all of them."""
     plan = context.plan
-    if plan.networks == "kernels" and context.device.type == "cpu":
-        return on_cpu(by_torch, context)
-    if plan.gradients == "kernels":
-        return on_cuda(by_torch)
-    found, step = by_torch.operations(), adam_of(by_torch, context)
+    if plan.networks.by == "kernels" and context.device.type == "cpu":
+        return on_cpu(reference, context)
+    if plan.gradients.by == "kernels":
+        return on_cuda(reference)
+    found, step = reference.operations(), adam_of(reference, context)
     return found._replace(step=step.step) if step else found
 
 
-def on_cpu(by_torch: TorchOperations, context: Context) -> Operations:
+def on_cpu(reference: TorchOperations, context: Context) -> Operations:
     """Return the operations on a CPU, and let another process compile their kernels; the plan says whether torch computes gradients."""
-    policy, group, threads = by_torch.policy, by_torch.group, context.threads
+    policy, group, threads = reference.policy, reference.group, context.threads
     network = policy.kernel_network()
-    returns = CpuReturns(network, group, by_torch.config, threads)
+    returns = CpuReturns(network, group, reference.config, threads)
     returns.compile_ahead()
-    found = by_torch.operations()._replace(act=CpuActing(network, threads), advantages=returns)
-    if by_torch.config.passes() * by_torch.config.steps_per_pass() > 1:
-        steps = CpuMinibatches(by_torch)
+    found = reference.operations()._replace(act=CpuActing(network, threads), advantages=returns)
+    if reference.config.passes() * reference.config.steps_per_pass() > 1:
+        steps = CpuMinibatches(reference)
         steps.compile_ahead()
         found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)
-    if context.plan.gradients == "kernels":
-        gradient = CpuGradient(network, policy.space, by_torch.loss, by_torch.entropy_coef, threads)
+    if context.plan.gradients.by == "kernels":
+        gradient = CpuGradient(network, policy.space, reference.loss, reference.entropy_coef, threads)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
-    if step := adam_of(by_torch, context):
+    if step := adam_of(reference, context):
         step.compile_ahead()
         found = found._replace(step=step.step)
     if policy.normalizer:
         observations = CpuObservations(policy.normalizer, threads)
         observations.compile_ahead()
         found = found._replace(observe=observations)
-    if by_torch.reward_normalizer and not group.leaves:
-        rewards = CpuRewards(by_torch.reward_normalizer, group.name, threads)
+    if reference.reward_normalizer and not group.leaves:
+        rewards = CpuRewards(reference.reward_normalizer, group.name, threads)
         rewards.compile_ahead()
         found = found._replace(rewards=rewards)
-    keeps = context.plan.keeps and by_torch.config.kept_activations(group, context.n_envs, network.rows, threads)
+    keeps = context.plan.keeps and reference.config.kept_activations(group, context.n_envs, network.rows, threads)
     return found._replace(kept=network.rows if keeps else 0)
 
 
-def adam_of(by_torch: TorchOperations, context: Context) -> CpuAdam | None:
+def adam_of(reference: TorchOperations, context: Context) -> CpuAdam | CudaAdam | None:
     """Return what `adam` does for a group."""
-    policy, config = by_torch.policy, by_torch.config
-    return adam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, config.max_grad_norm, context)
+    policy, config = reference.policy, reference.config
+    return adam(reference.optimizer, policy.parameters, reference.learning_rate, config.max_grad_norm, context)
 
 
-def on_cuda(by_torch: TorchOperations) -> Operations:
+def on_cuda(reference: TorchOperations) -> Operations:
     """Return the operations on a GPU, and let other processes compile their kernels.
 
     Statistics of several processes or of several sources of rollouts stay with torch.
@@ -99,15 +108,15 @@ def on_cuda(by_torch: TorchOperations) -> Operations:
     from warprun.learning.kernels.cuda.returns import CudaReturns
     from warprun.learning.kernels.cuda.statistics import THREADS, CudaObservations, CudaRewards
 
-    policy, group, rewards = by_torch.policy, by_torch.group, by_torch.reward_normalizer
+    policy, group, rewards = reference.policy, reference.group, reference.reward_normalizer
     network = policy.kernel_network()
-    returns = CudaReturns(network, by_torch)
-    gradient = CudaGradient(network, policy.space, by_torch.loss, by_torch.entropy_coef)
+    returns = CudaReturns(network, reference)
+    gradient = CudaGradient(network, policy.space, reference.loss, reference.entropy_coef)
     returns.compile_ahead()
     gradient.compile_ahead()
-    found = by_torch.operations()._replace(advantages=returns, gradient=gradient)
-    if isinstance(by_torch.optimizer, Adam):
-        optimizer = CudaAdam(by_torch.optimizer, policy.parameters, by_torch.learning_rate, by_torch.config.max_grad_norm)
+    found = reference.operations()._replace(advantages=returns, gradient=gradient)
+    if isinstance(reference.optimizer, Adam):
+        optimizer = CudaAdam(reference.optimizer, policy.parameters, reference.learning_rate, reference.config.max_grad_norm)
         optimizer.compile_ahead()
         found = found._replace(step=optimizer.step)
     if policy.normalizer and policy.normalizer.statistics.communicator.size == 1 and group.observation.size <= THREADS:
@@ -121,37 +130,61 @@ def on_cuda(by_torch: TorchOperations) -> Operations:
     return found
 
 
-def adam(optimizer: Optimizer, parameters: torch.Tensor, rate: torch.Tensor, max_norm: float | None, context: Context) -> CpuAdam | None:
-    """Return the kernels that clip and take a step of Adam on a CPU, if the plan says so; None: torch does.
+def adam(
+    optimizer: Optimizer, parameters: torch.Tensor, rate: torch.Tensor, max_norm: float | None, context: Context
+) -> CpuAdam | CudaAdam | None:
+    """Return the kernels that clip and take a step of Adam, if the plan says so; None: torch does.
 
     torch reads and writes the parameters a dozen times, and lets moments of units without gradient become denormal numbers.
     """
-    if context.plan.steps == "torch" or not isinstance(optimizer, Adam):
+    if context.plan.optimizer.by == "torch" or not isinstance(optimizer, Adam):
         return None
-    return CpuAdam(optimizer, parameters, rate, max_norm, threads=context.threads)
+    if context.device.type == "cpu":
+        return CpuAdam(optimizer, parameters, rate, max_norm, threads=context.threads)
+    from warprun.learning.kernels.cuda.optimizer import CudaAdam
+
+    return CudaAdam(optimizer, parameters, rate, max_norm)
 
 
 # Off policy ---------------------------------------------------------------------------------------------------------
 
 
 def replay_memory(config: OffPolicyConfig, group: GroupSpec, context: Context, seed: int) -> Replay:
-    """Return the replay memory of a group; kernels compute that of a CPU, whatever the plan."""
-    kind = KernelReplay if context.device.type == "cpu" else Replay
+    """Return the replay memory of a group; kernels compute it, whatever the plan."""
+    kind: type[Replay] = CpuReplay
+    if context.device.type != "cpu":
+        from warprun.learning.kernels.cuda.replay import CudaReplay
+
+        kind = CudaReplay
     return kind(config, group, context.device, context.n_envs, seed, context.sources)
 
 
-def gradient_steps(trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> KernelSteps | None:
-    """Return the kernels that compute gradient steps of the networks `trained`; None: torch computes them."""
-    return KernelSteps(trained, config, context) if context.plan.gradients == "kernels" else None
+class GradientSteps:
+    """Makes the gradient steps of one learner, by kernels where the plan says so and the algorithm states its loss for them."""
+
+    def __init__(self, trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> None:
+        """`trained`: what the learner trains."""
+        self._trained, self._config, self._context = list(trained), config, context
+
+    def __call__(
+        self, trained: AnyOptimized, loss: Callable[P, Terms], in_kernels: TileLoss | MeanLoss | None
+    ) -> Callable[Concatenate[Due, P], Taken]:
+        """Return the gradient step of a network on a loss, that of torch and, if there is one, the same for kernels."""
+        if in_kernels and self._context.plan.gradients.by == "kernels":
+            return cast("Callable[Concatenate[Due, P], Taken]", self._kernels.step(trained, in_kernels))
+        step = adam(trained.optimizer, trained.parameters, trained.learning_rate.tensor, trained.max_norm, self._context)
+        return TorchStep(loss, trained, step.step if step else trained.step, self._config.tau, self._context.communicator)
+
+    @cached_property
+    def _kernels(self) -> Steps:
+        if self._context.device.type == "cpu":
+            return CpuSteps(self._trained, self._config, self._context)
+        from warprun.learning.kernels.cuda.updates import CudaSteps
+
+        return CudaSteps(self._trained, self._config, self._context)
 
 
-def descent(trained: AnyOptimized, context: Context) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what clips a gradient [P] by torch and moves the parameters of a network, and returns the norm before, []."""
-    step = adam(trained.optimizer, trained.parameters, trained.learning_rate.tensor, trained.max_norm, context)
-    return step.step if step else trained.step
-
-
-def acting(network: Callable[[], Network], context: Context) -> CpuActing | None:
-    """Return the kernel that computes policy outputs of `network()` between two steps; None: torch computes them."""
-    by_kernels = context.plan.networks == "kernels" and context.device.type == "cpu"
-    return CpuActing(network(), context.threads) if by_kernels else None
+def acting(network: Callable[[], Network], reference: Act, context: Context) -> Act:
+    """Return what writes the policy outputs [R, P] of observations [R, F] between two steps: kernels on a CPU, or `reference`."""
+    by_kernels = context.plan.networks.by == "kernels" and context.device.type == "cpu"
+    return CpuActing(network(), context.threads) if by_kernels else reference

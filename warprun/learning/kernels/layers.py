@@ -19,7 +19,7 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
     """Return the table of linear layers and their activations. Outputs begin at row `row` of a block; the first layer reads row 0.
 
     `parameters` is the flat tensor that the layers are views of. Activations are those of
-    `network_settings.KERNEL_ACTIVATIONS`.
+    `settings.networks.KERNEL_ACTIVATIONS`.
     """
     table: list[Layer] = []
     in_row, parts = 0, list(parts)

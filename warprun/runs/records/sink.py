@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from warprun.config.reading import leaves
+from warprun.config.reading import flat_items
 
 PREFIX = "events.out.tfevents."
 """Beginning of the names of the files of TensorBoard."""
@@ -53,9 +53,9 @@ class Sink:
 
 
 def flatten(config: Mapping[str, object]) -> dict[str, bool | int | float | str]:
-    """Return the leaves of a nested config by dotted path, lists as JSON text, without those that are None."""
+    """Return the values of a nested config by dotted path, lists as JSON text, without those that are None."""
     found: dict[str, bool | int | float | str] = {}
-    for key, value in leaves(config):
+    for key, value in flat_items(config):
         if isinstance(value, bool | int | float | str):
             found[key] = value
         elif value is not None and not isinstance(value, Mapping):

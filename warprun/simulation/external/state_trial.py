@@ -11,9 +11,9 @@ import numpy as np
 
 from warprun.errors import UserError, counted
 from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.simulation.external.slice import SharedArrays, layout
+from warprun.simulation.external.slice import LOAD, RESET, SAVE, STEP, SharedArrays, Slice, layout
 from warprun.simulation.external.sources import EnvironmentFailed
-from warprun.simulation.external.workers import LOAD, RESET, SAVE, STEP, Steppers, begin
+from warprun.simulation.external.workers import Workers, begin
 from warprun.simulation.trial import Explorer
 
 BEFORE = 7
@@ -57,10 +57,9 @@ def try_state(environment: ExternalEnvironment, workers: int, steps: int = STEPS
     They are in the processes that a run with so many `workers` has for two. Raises UserError for what the methods raise.
     """
     workers = min(workers, 2)
-    arrays = layout(environment, 2, 1, max(1, workers))
-    shared = SharedArrays(arrays)
+    shared = SharedArrays(layout(environment, 2, 1, max(1, workers)))
     try:
-        steppers = begin(environment, arrays, shared, 2, workers, replaces=True)
+        steppers = begin(environment, shared, workers, replaces=True)
         try:
             return _tried(environment, steppers, shared.arrays, steps, seconds)
         finally:
@@ -71,7 +70,9 @@ def try_state(environment: ExternalEnvironment, workers: int, steps: int = STEPS
         shared.close()
 
 
-def _tried(environment: ExternalEnvironment, steppers: Steppers, arrays: Mapping[str, np.ndarray], steps: int, seconds: float) -> Trial:
+def _tried(
+    environment: ExternalEnvironment, steppers: Workers | Slice, arrays: Mapping[str, np.ndarray], steps: int, seconds: float
+) -> Trial:
     explorer = Explorer(environment.spec, 2)
 
     def act(row: int) -> np.ndarray:
@@ -84,7 +85,7 @@ def _tried(environment: ExternalEnvironment, steppers: Steppers, arrays: Mapping
     end = time.perf_counter() + seconds
     for step in range(BEFORE):
         act(min(step, 1))
-        steppers.run(STEP, 0, step)
+        steppers.run(STEP)
         if time.perf_counter() > end:
             break
     steppers.run(SAVE)
@@ -98,7 +99,7 @@ def _tried(environment: ExternalEnvironment, steppers: Steppers, arrays: Mapping
     for taken in range(steps):
         actions = act(1)
         actions[1] = actions[0]
-        steppers.run(STEP, 0, BEFORE + taken)
+        steppers.run(STEP)
         given = {name: arrays[name][0] for name in RESULTS} | {name: arrays[name][1] for name in ("obs", "mask") if name in arrays}
         for name, (one, other) in given.items():
             if not np.allclose(one, other, CLOSE, CLOSE, equal_nan=True):

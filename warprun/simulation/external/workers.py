@@ -1,6 +1,6 @@
-"""Step the environments of a simulator: in worker processes over shared memory, or in this one. No torch.
+"""Step the environments of a pool: in worker processes over shared memory, or in this one. No torch.
 
-A worker reads commands of 17 bytes from one pipe (a letter, the row, the number of the step) and answers through another one: a dot, or an
+A worker reads commands of 9 bytes from one pipe (a letter and the row) and answers through another one: a dot, or an
 exclamation mark, the length of a JSON text in 4 bytes, and the text. Everything else goes through shared memory. It ends if the pipe of
 commands is closed, and at once if its parent ends: the kernel then sends it SIGIO.
 """
@@ -16,22 +16,20 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
-from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
-from warprun.simulation.external.slice import Layout, SharedArrays, Slice
-from warprun.simulation.external.sources import EnvironmentFailed, Singles, Vectorized
+from warprun.simulation.external.recipe import ExternalEnvironment
+from warprun.simulation.external.slice import LOAD, RESET, SAVE, STEP, Job, SharedArrays, Slice
+from warprun.simulation.external.sources import EnvironmentFailed
 from warprun.spec import choices
 
-COMMAND = struct.Struct("<cqq")
+COMMAND = struct.Struct("<cq")
 DONE, FAILED = b".", b"!"
-RESET, STEP, SAVE, LOAD = b"r", b"s", b"g", b"p"
 IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 """Signals that a terminal or a batch system sends to every process of a run: the parent decides."""
 CONSTRUCTION_S = 600.0
@@ -48,67 +46,10 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Variables that keep the libraries of several workers from using all cores each; values of the user stay."""
 
 
-class Job(TypedDict):
-    """The work of a worker."""
+def begin(environment: ExternalEnvironment, shared: SharedArrays, workers: int, replaces: bool) -> Workers | Slice:
+    """Make the environments whose arrays are `shared`, in so many processes. Raises EnvironmentFailed.
 
-    recipe: dict[str, Any]
-    """Fields of a `Recipe`."""
-    worker: int
-    """Its number."""
-    begin: int
-    """The first of its environments."""
-    end: int
-    time_limit: int | None
-    """Steps that a slice counts; None if environments count themselves."""
-    choices: list[int]
-    """Number of choices of each component of a masked action."""
-    replaces: bool
-
-
-def make_slice(arrays: Mapping[str, np.ndarray], job: Job) -> Slice:
-    """Make the environments of a job. Raises EnvironmentFailed."""
-    recipe, begin, end = Recipe(**job["recipe"]), job["begin"], job["end"]
-    at = arrays["at"][job["worker"]]
-    source = (Vectorized if recipe.vector else Singles)(recipe, begin, end - begin, at)
-    return Slice(source, arrays, begin, end, time_limit=job["time_limit"], choices=tuple(job["choices"]), replaces=job["replaces"])
-
-
-def execute(part: Slice, command: bytes, row: int, step: int) -> None:
-    """Let the environments of a slice execute RESET, STEP, SAVE or LOAD."""
-    if command == STEP:
-        part.step(row, step)
-    else:
-        {RESET: part.reset, SAVE: part.save, LOAD: part.load}[command]()
-
-
-class Steppers(Protocol):
-    """Resets and steps the environments of a simulator; methods raise EnvironmentFailed."""
-
-    def run(self, command: bytes, row: int = 0, step: int = 0) -> None:
-        """Let all environments execute RESET, STEP, SAVE or LOAD."""
-
-    def close(self) -> None:
-        """End all processes."""
-
-
-class ThisProcess:
-    """Steps the environments in this process: no limit of time, and an environment that crashes ends the run."""
-
-    def __init__(self, shared: SharedArrays, job: Job) -> None:
-        self._part = make_slice(shared.arrays, job)
-
-    def run(self, command: bytes, row: int = 0, step: int = 0) -> None:
-        execute(self._part, command, row, step)
-
-    def close(self) -> None:
-        with suppress(Exception):
-            self._part.source.close()
-
-
-def begin(environment: ExternalEnvironment, arrays: Layout, shared: SharedArrays, n_envs: int, workers: int, replaces: bool) -> Steppers:
-    """Make the environments of a simulator, in so many processes or, 0, in this one; `arrays`: the layout of `shared`.
-
-    Raises EnvironmentFailed.
+    0: in this process, without a limit of time, and an environment that crashes ends the run.
     """
     jobs = [
         Job(
@@ -120,9 +61,9 @@ def begin(environment: ExternalEnvironment, arrays: Layout, shared: SharedArrays
             choices=list(choices(environment.spec.groups[0].action)),
             replaces=replaces,
         )
-        for n, (first, end) in enumerate(shares(n_envs, max(1, workers)))
+        for n, (first, end) in enumerate(shares(len(shared.arrays["seed"]), max(1, workers)))
     ]
-    return Workers(arrays, shared, jobs, environment.timeout_s) if workers else ThisProcess(shared, jobs[0])
+    return Workers(shared, jobs, environment.timeout_s) if workers else Slice(shared.arrays, jobs[0])
 
 
 @dataclass
@@ -154,7 +95,7 @@ class _Worker:
 class Workers:
     """Worker processes, each with the environments of its job. They start when they are made; `close` ends them."""
 
-    def __init__(self, layout: Layout, shared: SharedArrays, jobs: Sequence[Job], timeout_s: float) -> None:
+    def __init__(self, shared: SharedArrays, jobs: Sequence[Job], timeout_s: float) -> None:
         """Raises EnvironmentFailed if an environment cannot be made."""
         self._at, self._timeout_s = shared.arrays["at"], timeout_s
         self._workers: list[_Worker] = []
@@ -163,7 +104,7 @@ class Workers:
         """Pipe of answers -> number of the worker."""
         try:
             for n, job in enumerate(jobs):
-                worker = _start(layout, shared.file, job)
+                worker = _start(shared, job)
                 self._workers.append(worker)
                 self._of[worker.answers] = n
                 self._poll.register(worker.answers, select.POLLIN)
@@ -172,8 +113,8 @@ class Workers:
             self._end()
             raise
 
-    def run(self, command: bytes, row: int = 0, step: int = 0) -> None:
-        message = COMMAND.pack(command, row, step)
+    def run(self, command: bytes, row: int = 0) -> None:
+        message = COMMAND.pack(command, row)
         for worker in self._workers:
             with suppress(BrokenPipeError):  # it has died, which its other pipe tells
                 os.write(worker.commands, message)
@@ -245,12 +186,12 @@ class Workers:
         raise EnvironmentFailed(int(self._at[worker, 0]), action, reason)
 
 
-def _start(layout: Layout, memory: int, job: Job) -> _Worker:
-    text = json.dumps([layout, job]).encode()
+def _start(shared: SharedArrays, job: Job) -> _Worker:
+    text = json.dumps([shared.layout, job]).encode()
     commands, to_worker = os.pipe()
     answers, from_worker = os.pipe()
     life, held = os.pipe()
-    files = (commands, from_worker, life, memory)
+    files = (commands, from_worker, life, shared.file)
     program = [sys.executable, "-c", PROGRAM, json.dumps([os.fspath(place) for place in sys.path]), *map(str, files), str(len(text))]
     try:
         process = subprocess.Popen(
@@ -298,21 +239,20 @@ def main(commands: int, answers: int, life: int, memory: int, length: int) -> No
     end_with_parent(life)
     layout, job = json.loads(_read(commands, length))
     try:
-        part = make_slice(SharedArrays(layout, memory).arrays, job)
+        part = Slice(SharedArrays(layout, memory).arrays, job)
     except EnvironmentFailed as error:
         _fail(answers, error)
         return
     os.write(answers, DONE)
     serve(commands, answers, part)
-    with suppress(Exception):
-        part.source.close()
+    part.close()
 
 
 def serve(commands: int, answers: int, part: Slice) -> None:
     """Execute commands until their pipe is closed or one fails."""
     while command := os.read(commands, COMMAND.size):
         try:
-            execute(part, *COMMAND.unpack(command))
+            part.run(*COMMAND.unpack(command))
         except EnvironmentFailed as error:
             _fail(answers, error)
             return

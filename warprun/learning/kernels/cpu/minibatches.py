@@ -129,8 +129,8 @@ def _module() -> ModuleType:
 class CpuMinibatches:
     """The operations of one group that only several gradient steps need, see `Operations`."""
 
-    def __init__(self, by_torch: TorchOperations) -> None:
-        self._mean, self._adapts = torch.zeros(2 + len(by_torch.loss.terms)), by_torch.config.adapts_learning_rate
+    def __init__(self, reference: TorchOperations) -> None:
+        self._mean, self._adapts = torch.zeros(2 + len(reference.loss.terms)), reference.config.adapts_learning_rate
         zero = torch.zeros(())
         words: Words = Stream(0, torch.zeros((), dtype=torch.int64)).words()
         self._shape = 0, 1
@@ -143,8 +143,8 @@ class CpuMinibatches:
             _module().picked_rows, np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), *[zero.numpy()] * 2
         )
         self._average = Call(_module().averaged, self._mean.numpy(), 1, self._mean[1:].numpy(), zero.numpy())
-        given, (low, high) = by_torch.config.learning_rate, by_torch.rate_limits
-        numbers = given, low, high, by_torch.rate_factor.numpy(), by_torch.learning_rate.numpy()
+        given, (low, high) = reference.config.learning_rate, reference.rate_limits
+        numbers = given, low, high, reference.rate_factor.numpy(), reference.learning_rate.numpy()
         self._adapt = Call(_module().adapted, zero.numpy(), 1.0, *numbers)
 
     def compile_ahead(self) -> None:

@@ -20,7 +20,7 @@ from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import Estimate, Spread
 from warprun.learning.kernels.cpu.statistics import Ends
-from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.settings.on_policy import OnPolicyConfig
 from warprun.learning.targets import TARGETS, Discount, Step
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.trajectory import Trajectory

@@ -1,7 +1,7 @@
 """Gradient steps of the off-policy agents in CPU kernels, equal to those by torch in `algorithms.dqn`, `td3` and `sac`.
 
 Batches and networks are small, so torch would spend its time between operations. The size of a batch alone decides how
-it is cut into shares. A thread computes one share after another in blocks of COLUMNS transitions (`cpu.losses`). The
+it is cut into shares. A thread computes one share after another in tiles of COLUMNS transitions (`kernels.losses`). The
 gradients are added in the order of the shares, so they do not depend on the number of threads. Other kernels clip the
 sum, take an Adam step and move the target network.
 """
@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cache
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
@@ -23,17 +25,16 @@ from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning import optimizers
 from warprun.learning.communicator import mean_
-from warprun.learning.critics import Critics, Head
 from warprun.learning.descent import AnyOptimized, Due, Taken, Trained
 from warprun.learning.draws import Stream
 from warprun.learning.interfaces import Context
-from warprun.learning.kernels.cpu import losses
-from warprun.learning.kernels.cpu.losses import LOSS, VALUE, Net, Workspace
 from warprun.learning.kernels.cpu.optimizer import PIECE, CpuAdam, split
+from warprun.learning.kernels.cpu.tiles import Net, Tile, clear_rest
 from warprun.learning.kernels.layers import stacked_rows
-from warprun.learning.off_policy_settings import OffPolicyConfig
+from warprun.learning.kernels.losses import LOSS, VALUE
+from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, converted, stacks, with_layers
 from warprun.learning.replay import TransitionBatch, Transitions
-from warprun.math import exp
+from warprun.learning.settings.off_policy import OffPolicyConfig
 
 SHARE_BLOCKS = 2
 """Blocks in a share; every share has its own gradient."""
@@ -52,8 +53,8 @@ def bounds(share, shares, count):
 def backward_share(net, thread, used, memory, gradient):
     """Compute the gradient of a share from its first `used` blocks."""
     gradient[:] = float32(0.0)
-    blocks, derivatives = net.blocks[thread, :used], net.derivatives[thread, :used]
-    backward(net.parameters, net.layers, blocks, derivatives, memory.zeros, gradient)
+    blocks, slopes = net.blocks[thread, :used], net.slopes[thread, :used]
+    backward(net.parameters, net.layers, blocks, slopes, memory.zeros, gradient)
 
 
 def add_shares(first, last, gradients):
@@ -75,109 +76,118 @@ def mean_terms(count, terms, means):
         means[k] = total / count
 
 
-def temperature_slope(log_temperature, entropy, target_entropy, slope):
-    """Write the derivative of J(alpha) by log alpha, [1]; Haarnoja et al. 2018b, eq. 18."""
-    slope[0] = exp(log_temperature[0]) * (entropy[()] - target_entropy)
+def on_tile(stack, thread, block):
+    """Return a network on the columns of block number `block` of a thread."""
+    return Net(stack.parameters, stack.layers, stack.outputs, stack.blocks[thread, block], stack.slopes[thread, block])
 
 
-KERNEL = """
+KERNEL = '''"""Gradient steps on the loss {loss}; written by warprun."""
+
+from numba import njit
+
+
 @njit(cache=True, **BOUND)
 def {loss}(first, last, thread, shares, nets, settings, batch, memory):
-    net = nets[-1]  # the trained one
     for share in range(first, last):
         begin, end = bounds(share, shares, batch.reward.size)
         memory.terms[share] = 0.0
         used = 0
         for row in range(begin, end, COLUMNS):
-            {loss}_block(nets, settings, batch, row, min(COLUMNS, end - row), thread, used, memory, memory.terms[share])
+            tile = Tile(row, min(COLUMNS, end - row), memory.scratch[thread], memory.terms[share], memory.zeros)
+            on = ({on})
+            of_tile(tile, on, settings, batch, memory.error)
+            clear_rest(tile, on[-1])
             used += 1
-        backward_share(net, thread, used, memory, net.gradient[share])
-
-"""
-LOSSES: dict[str, Callable[..., None]] = {
-    "q_values": losses.q_values,
-    "critics": losses.critics,
-    "actor": losses.actor,
-    "soft_critics": losses.soft_critics,
-    "soft_actor": losses.soft_actor,
-}
-SOURCE = f'''"""Gradient steps of off-policy agents; written by warprun."""
-
-from numba import njit
-
-{"".join(KERNEL.format(loss=name) for name in LOSSES)}'''
+        backward_share(nets[-1], thread, used, memory, nets[-1].gradient[share])
+'''
 
 
 @cache
-def _losses() -> ModuleType:
-    functions: dict[str, Callable[..., object]] = {f"{name}_block": function for name, function in LOSSES.items()}
-    functions |= {"bounds": bounds, "backward_share": backward_share}
-    return kernels.load_module("off_policy_losses", SOURCE, functions | {"BOUND": kernels.BOUND, "COLUMNS": COLUMNS})
+def _loss_module(loss: Callable[..., None], networks: int) -> ModuleType:
+    """Return the kernel of a loss on tiles of so many networks."""
+    source = KERNEL.format(loss=loss.__name__, on="".join(f"on_tile(nets[{k}], thread, used), " for k in range(networks)))
+    functions = {each.__name__: each for each in (bounds, backward_share, clear_rest, on_tile, Tile)}
+    return kernels.load_module(f"{loss.__name__}_loss", source, functions | {"of_tile": loss, "BOUND": kernels.BOUND, "COLUMNS": COLUMNS})
 
 
 @cache
 def _module() -> ModuleType:
-    return kernel_module("off_policy_updates", {"add": [add_shares], "mean": [mean_terms], "temperature": [temperature_slope]})
+    return kernel_module("off_policy_updates", {"add": [add_shares], "mean": [mean_terms]})
 
 
-def for_kernels(settings: object) -> object:
-    """Return what a loss depends on as kernels take it: tensors as arrays on their memory, streams as words."""
-    if isinstance(settings, Stream):
-        return settings.words()
-    if isinstance(settings, torch.Tensor):
-        return settings.numpy()
-    return tuple(map(for_kernels, settings)) if isinstance(settings, tuple) else settings
+class Stack(NamedTuple):
+    """A network, or several that share their inputs, with working memory; a target network has that of the network it follows."""
+
+    parameters: NDArray[np.float32]
+    """[P]."""
+    layers: NDArray[np.int64]
+    """[layer, 7], see `warprun.kernels.mlp`."""
+    outputs: NDArray[np.int64]
+    """[outputs]: their rows in a block."""
+    blocks: NDArray[np.float32]
+    """[thread, block, row, column]: activations."""
+    slopes: NDArray[np.float32]
+    """[thread, block, row, column]: derivatives of the loss by the activations."""
+    gradient: NDArray[np.float32]
+    """[share, P]."""
 
 
-class KernelSteps:
+class Workspace(NamedTuple):
+    """Working memory in addition to that of the networks."""
+
+    scratch: NDArray[np.float32]
+    """[thread, row, column]: what a loss keeps of each column."""
+    zeros: NDArray[np.float32]
+    """[row]."""
+    terms: NDArray[np.float64]
+    """[share, 2]: sums of the terms."""
+    error: NDArray[np.float32]
+    """[B]: the temporal-difference errors."""
+
+
+class CpuSteps:
     """Makes the gradient steps of one learner, which share working memory."""
 
     def __init__(self, trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> None:
         """`trained`: the networks without memory, and what else the learner trains."""
-        networks = [(each, each.network) for each in trained if isinstance(each.network, Head | Critics)]
-        most = max(len(each.parameters) for each, _ in networks)
+        networks = with_layers(trained)
+        most = max(len(each.parameters) for each in networks)
         self.rows, self.tau, self.communicator = config.batch_size, config.tau, context.communicator
         self.team = team(context.threads if self.rows * most > THREADS_FROM else 1)
         self.shares = -(-self.rows // (COLUMNS * SHARE_BLOCKS))
-        self.nets: dict[nn.Module, Net] = {}
-        for each, network in networks:
-            self.nets[network] = net = self._net(network, each.parameters)
+        self.nets: dict[nn.Module, Stack] = {}
+        for each in networks:
+            self.nets[each.network] = net = self._net(each.network, each.parameters)
             if isinstance(each, Trained):
                 self.nets[each.target] = net._replace(parameters=each.target_parameters.numpy())
         self.memory = Workspace(
-            target=np.zeros((self.team.count, COLUMNS), np.float32),
-            best=np.zeros((self.team.count, COLUMNS), np.int64),
+            scratch=np.zeros((self.team.count, 1, COLUMNS), np.float32),
             zeros=np.zeros(max(net.blocks.shape[2] for net in self.nets.values()), np.float32),
             terms=np.zeros((self.shares, 2)),
             error=np.zeros(self.rows, np.float32),
         )
 
-    def step(self, loss: str, trained: AnyOptimized, reads: tuple[nn.Module, ...], settings: object) -> KernelStep | TemperatureStep:
-        """Return a gradient step of `trained`; `settings` of the loss `temperature` are the target entropy."""
-        if loss == "temperature":
-            assert isinstance(settings, float)
-            return TemperatureStep(trained, settings)
-        return KernelStep(self, loss, trained, reads, settings)
+    def step(self, trained: AnyOptimized, loss: TileLoss | MeanLoss) -> CpuStep | MeanStep:
+        """Return a gradient step of `trained`."""
+        return CpuStep(self, trained, loss) if isinstance(loss, TileLoss) else MeanStep(trained, loss)
 
-    def _net(self, network: Head | Critics, parameters: torch.Tensor) -> Net:
+    def _net(self, network: nn.Module, parameters: torch.Tensor) -> Stack:
         """Return a network on the memory of `parameters` [P], with its own working memory."""
-        if isinstance(network, Critics):
-            stacks = [list(critic.children()) for critic in network.each]
-        else:
-            stacks = [network.policy_layers()]
-        table, outputs = stacked_rows(stacks, parameters)
-        blocks, derivatives = aligned_zeros(2, self.team.count, SHARE_BLOCKS, outputs[-1] + 1, COLUMNS)
+        table, outputs = stacked_rows(stacks(network), parameters)
+        blocks, slopes = aligned_zeros(2, self.team.count, SHARE_BLOCKS, outputs[-1] + 1, COLUMNS)
         gradient = np.zeros((self.shares, len(parameters)), np.float32)
-        return Net(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, derivatives, gradient)
+        return Stack(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, slopes, gradient)
 
 
-class KernelStep:
+class CpuStep:
     """A gradient step of one network in kernels, with that of its target network: the same as `descent.TorchStep`."""
 
-    def __init__(self, of: KernelSteps, loss: str, trained: AnyOptimized, reads: Iterable[nn.Module], given: object) -> None:
-        """`loss` is one of LOSSES, which takes the networks `reads`, then the trained one, and the settings `given`."""
-        self._of, self._loss, self._settings = of, loss, for_kernels(given)
-        self._nets = (*(of.nets[network] for network in reads), of.nets[trained.network])
+    def __init__(self, of: CpuSteps, trained: AnyOptimized, loss: TileLoss) -> None:
+        networks = (*loss.reads, trained.network)
+        self._of, self._kernel = of, getattr(_loss_module(loss.loss, len(networks)), loss.loss.__name__)
+        self._settings = converted(loss.settings, torch.Tensor.numpy, Stream.words)
+        self._nets = tuple(of.nets[network] for network in networks)
+        self._memory = of.memory._replace(scratch=np.zeros((of.team.count, max(1, loss.scratch), COLUMNS), np.float32))
         gradients, target = self._nets[-1].gradient, trained.target_parameters if isinstance(trained, Trained) else None
         assert isinstance(trained.optimizer, optimizers.Adam)
         rate, threads = trained.learning_rate.tensor, of.team.count
@@ -207,28 +217,29 @@ class KernelStep:
         """Return the kernel of the loss with a batch."""
         arrays, self._batch = Transitions(*(part.numpy() for part in batch)), batch
         if self._compute is None:
-            nets, memory = self._nets, self._of.memory
-            self._compute = Call(getattr(_losses(), self._loss), self._of.shares, nets, self._settings, arrays, memory)
+            nets, memory = self._nets, self._memory
+            self._compute = Call(self._kernel, self._of.shares, nets, self._settings, arrays, memory)
         else:
             self._compute.change(batch=arrays)
         return self._compute
 
 
-class TemperatureStep:
-    """The gradient step of the temperature of SAC, by the entropy that the actor's step has found."""
+class MeanStep:
+    """A gradient step of one parameter by the mean that the step before has found."""
 
-    def __init__(self, temperature: AnyOptimized, target_entropy: float) -> None:
-        assert isinstance(temperature.optimizer, optimizers.Adam)
-        self._log, self._target = temperature.parameters, target_entropy
-        self._adam = CpuAdam(temperature.optimizer, self._log, temperature.learning_rate.tensor, None)
+    def __init__(self, trained: AnyOptimized, loss: MeanLoss) -> None:
+        assert isinstance(trained.optimizer, optimizers.Adam)
+        self._parameter, self._loss = trained.parameters, loss
+        self._adam = CpuAdam(trained.optimizer, self._parameter, trained.learning_rate.tensor, trained.max_norm)
         self._gradient = torch.zeros(1)
         self._slope: Call | None = None
 
-    def __call__(self, due: Due, actor: Taken) -> Taken:
-        """Take a step and return `actor`, which is always on the same memory: this step has no numbers to show."""
+    def __call__(self, due: Due, before: Taken) -> Taken:
+        """Take a step and return `before`, which is always on the same memory: this step has no numbers to show."""
         if self._slope is None:
-            arrays = (self._log.numpy(), actor.value.numpy(), self._target, self._gradient.numpy())
-            self._slope = Call(_module().temperature, *arrays)
+            module = kernel_module(self._loss.slope.__name__, {"slope": [self._loss.slope]})
+            arrays = (self._parameter.numpy(), before.value.view(1).numpy(), self._loss.number, self._gradient.numpy())
+            self._slope = Call(module.slope, *arrays)
         self._slope(0, 1, 0)
         self._adam.step(self._gradient)
-        return actor
+        return before

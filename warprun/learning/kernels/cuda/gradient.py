@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from warprun.kernels.mlp import Network, normalized
+from warprun.kernels.mlp import Network, layers_of, normalized
 from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, read, write
 from warprun.kernels.mlp_cuda_backward import (
     BlockBackward,
@@ -24,10 +24,11 @@ from warprun.kernels.mlp_cuda_backward import (
 )
 from warprun.kernels.sampling import FORBIDDEN, gaussian_derivatives, gaussian_entropy, gaussian_log_density, logit_derivative
 from warprun.learning.batch import Batch, normalize_advantage
-from warprun.learning.byte_counts import GRADIENT_THREADS, cuda_blocks
 from warprun.learning.formulas import Row
+from warprun.learning.kernels.cuda.sums import BlockSums
 from warprun.learning.kernels.rows import gradient_rows, rows_of
 from warprun.learning.operations import Moments, RowLoss
+from warprun.learning.settings.byte_counts import GRADIENT_THREADS, cuda_blocks
 from warprun.math import exp, log
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device, want
@@ -35,9 +36,6 @@ from warprun.spec import Box, Space, choices
 
 COLUMNS = 32
 """Most rows of a tile: a warp's."""
-REDUCE_PARTS = 16
-"""Threads that share the sum of one number over blocks."""
-
 BOUND = {} if SIMULATED else {"max_registers": 65536 // GRADIENT_THREADS}
 """Option of kernels that compute networks: most registers of a thread, with which so many threads fit on a multiprocessor."""
 
@@ -159,21 +157,11 @@ def clear_column(network, block, column, own, end):
         write(block, r * network.columns + column, float32(0.0))
 
 
-def sum_over_blocks(partial, width, blocks, total, shared, lane, part, parts, at):
-    """Add number `at` of every `parts`-th block, from `part` on, and write the sum to `shared`."""
-    found = float32(0.0)
-    if at < width:
-        for b in range(part, blocks, parts):
-            found += read(partial, b * width + at)
-    write(shared, part * 32 + lane, found)
-
-
 KERNEL = '''"""The gradient of $name by the parameters of a policy ($actions) on CUDA; written by warprun."""
 
 from numba import cuda, float32
 
 COLUMNS, THREADS, TERMS = $columns, $threads, $terms
-PARTS, SUMS = $parts, 32 * $parts
 
 
 @cuda.jit(cache=CACHE, fastmath=False, **BOUND)
@@ -226,19 +214,6 @@ def gradient(given, back, nvec, rows, coefficients, entropy_coef, own, end, widt
         fresh = False
         cuda.syncthreads()
 
-
-@cuda.jit(cache=CACHE, fastmath=False)
-def reduce(partial, width, blocks, total):
-    lane, part = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
-    shared = cuda.shared.array(SUMS, float32)
-    at = cuda.blockIdx.x * 32 + lane
-    sum_over_blocks(partial, width, blocks, total, shared, lane, part, PARTS, at)
-    cuda.syncthreads()
-    if part == 0 and at < width:
-        found = float32(0.0)
-        for p in range(PARTS):
-            found += shared[p * 32 + lane]
-        total[at] = found
 '''
 """The kernels of an action distribution and a loss."""
 
@@ -258,12 +233,12 @@ class CudaGradient:
         rows = gradient_rows(network.rows, components, terms)
         columns = columns_for(rows, COLUMNS)
         made, forward_index = block_network(network, outputs, columns, device)
-        backward_index, layers = pack_backward(network)
+        backward_index, layers = pack_backward(layers_of(network))
         self.index = torch.cat((forward_index, torch.from_numpy(backward_index).to(device)))
         self.packed = torch.empty(len(self.index), device=device)
         self.network = made._replace(weights=self.packed[: len(forward_index)])
         self.width = len(self.parameters) + terms
-        sums = bias_rows(network) + [(self.own + k, len(self.parameters) + k) for k in range(terms)]
+        sums = bias_rows(layers_of(network)) + [(self.own + k, len(self.parameters) + k) for k in range(terms)]
         if isinstance(space, Box):
             sums += [(self.own + terms + d, network.log_std + d) for d in range(components)]
         self.back = BlockBackward(
@@ -273,8 +248,7 @@ class CudaGradient:
         )
         self.threads = threads_of(layers)
         self.blocks = cuda_blocks(self.width, self.threads, multiprocessors(device))
-        self.partial = torch.empty(self.blocks * self.width, device=device)
-        self.total = torch.empty(self.width, device=device)
+        self.sums = BlockSums(self.width, self.blocks, device)
         self.shared_bytes = 4 * rows * columns
         self.chooses = not isinstance(space, Box)
         self.nvec = torch.tensor(choices(space) or (1,), dtype=torch.int32, device=device)
@@ -282,7 +256,7 @@ class CudaGradient:
         actions = "gaussian" if isinstance(space, Box) else "choices"
         heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
         write_terms = (f"write(block, (own + {k}) * COLUMNS + column, float32(shown[{k}]) * weight)" for k in range(terms - 1))
-        numbers = {"columns": columns, "threads": self.threads, "parts": REDUCE_PARTS, "terms": terms}
+        numbers = {"columns": columns, "threads": self.threads, "terms": terms}
         texts = {"name": loss.formula.__name__, "actions": actions, "write_terms": "\n".join(write_terms)}
         source = fill(KERNEL, **texts, **{name: str(number) for name, number in numbers.items()})
         names = {f.__name__: f for f in (*heads, *FUNCTIONS)} | {"BlockNetwork": BlockNetwork, "Row": Row, "BOUND": BOUND}
@@ -312,25 +286,22 @@ class CudaGradient:
         )
         blocks = min(self.blocks, -(-count // self.network.columns))
         launch(self.module, "gradient", (blocks, self.threads), self._of_gradient(tiles), self.shared_bytes)
-        launch(self.module, "reduce", (-(-self.width // 32), 32 * REDUCE_PARTS), self._of_reduce(blocks))
-        return self.total[: -self.terms], self.total[-self.terms :]
+        self.sums.add(blocks)
+        return self.sums.total[: -self.terms], self.sums.total[-self.terms :]
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
-        number, row, flag = self.total[:1], self.none[torch.int64], self.none[torch.bool]
+        number, row, flag = self.sums.total[:1], self.none[torch.int64], self.none[torch.bool]
         action = self.nvec if self.chooses else number
         tiles = Tiles(row, number, flag, action, number, number, number, number, False, False, 1, 1, 1)
         want(self.module, "gradient", self._of_gradient(tiles))
-        want(self.module, "reduce", self._of_reduce(1))
+        self.sums.compile_ahead()
 
     def _of_gradient(self, tiles: Tiles) -> tuple[object, ...]:
         """Return the arguments of the kernel for rows."""
         whole = (self.network, self.back, self.nvec, tiles)
         numbers = (self.coefficients, on_device(self.entropy_coef.view(1)), self.own, self.end, self.width)
-        return (*map(on_device, whole), *numbers, on_device(self.partial))
-
-    def _of_reduce(self, blocks: int) -> tuple[object, ...]:
-        return on_device(self.partial), self.width, blocks, on_device(self.total)
+        return (*map(on_device, whole), *numbers, on_device(self.sums.partial))
 
 
 FUNCTIONS = (
@@ -341,7 +312,6 @@ FUNCTIONS = (
     add_weight_slopes,
     compute_slopes,
     add_row_sums,
-    sum_over_blocks,
     read,
     write,
 )

@@ -27,6 +27,8 @@ class State(NamedTuple):
 
     parameters: torch.Tensor
     """[P]."""
+    target: torch.Tensor
+    """[P]: parameters that follow, or any if none do."""
     mean: torch.Tensor
     """[P]."""
     square: torch.Tensor
@@ -71,15 +73,19 @@ def corrections(state):
     return float32(state.learning_rate[0] / correction1), float32(float64(1.0) / correction2)
 
 
-def move(state, m, g, step, square_scale):
-    """Take the step of parameter `m` by its element `g` of the clipped gradient."""
+def move(state, m, g, step, square_scale, tau):
+    """Take the step of parameter `m` by its element `g` of the clipped gradient, and move its target by `tau`."""
     keep1, keep2 = float32(float64(1.0) - state.beta1), float32(float64(1.0) - state.beta2)
     mean, square, change = adam(
         g, read(state.mean, m), read(state.square, m), keep1, float32(state.beta2), keep2, step, square_scale, float32(state.eps)
     )
     write(state.mean, m, mean)
     write(state.square, m, square)
-    write(state.parameters, m, read(state.parameters, m) - change)
+    parameter = read(state.parameters, m) - change
+    write(state.parameters, m, parameter)
+    if tau > float32(0.0):
+        target = read(state.target, m)
+        write(state.target, m, target + tau * (parameter - target))
 
 
 KERNEL = '''"""Clipping and a step of Adam on CUDA; written by warprun."""
@@ -90,7 +96,7 @@ THREADS = {threads}
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def step(gradient, state):
+def step(gradient, state, tau):
     thread = cuda.threadIdx.x
     sums = cuda.shared.array(THREADS, float32)
     sums[thread] = sum_of_squares(gradient, thread, THREADS)
@@ -112,20 +118,29 @@ def step(gradient, state):
     cuda.syncthreads()
     m = cuda.blockIdx.x * THREADS + thread
     if m < gradient.size:
-        move(state, m, read(gradient, m) * sums[0], sums[1], sums[2])
+        move(state, m, read(gradient, m) * sums[0], sums[1], sums[2], tau)
 '''
 
 
 class CudaAdam:
     """Moves the parameters of one network; allocates its memory once."""
 
-    def __init__(self, optimizer: Adam, parameters: torch.Tensor, learning_rate: torch.Tensor, max_norm: float | None) -> None:
-        """`learning_rate` is a float64 tensor [], which every step reads; `max_norm` None: gradients are not clipped."""
+    def __init__(
+        self,
+        optimizer: Adam,
+        parameters: torch.Tensor,
+        learning_rate: torch.Tensor,
+        max_norm: float | None,
+        target: torch.Tensor | None = None,
+    ) -> None:
+        """`learning_rate` is a float64 tensor [], which every step reads; `max_norm` None: gradients are not clipped. `target` [P] follows
+        the parameters."""
         self.optimizer = optimizer
         config = optimizer.config
         self.norm = torch.zeros(1, device=parameters.device)
         self.state = State(
             parameters=parameters,
+            target=parameters if target is None else target,
             mean=optimizer.mean,
             square=optimizer.square,
             steps=optimizer.steps.view(1),
@@ -141,11 +156,14 @@ class CudaAdam:
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernel (`kernels.ahead`)."""
-        want(self.module, "step", (on_device(self.state.parameters), on_device(self.state)))
+        want(self.module, "step", (on_device(self.state.parameters), on_device(self.state), float32(0.0)))
 
-    def step(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Move the parameters against `gradient` [P], clipped; return the norm it had, [], which the next call overwrites."""
+    def step(self, gradient: torch.Tensor, tau: float = 0.0) -> torch.Tensor:
+        """Move the parameters against `gradient` [P], clipped, and the target by `tau` to them.
+
+        Return the norm before clipping, [], which the next call overwrites.
+        """
         self.optimizer.steps += 1
         grid = (-(-len(gradient) // THREADS), THREADS)
-        launch(self.module, "step", grid, (on_device(gradient), on_device(self.state)))
+        launch(self.module, "step", grid, (on_device(gradient), on_device(self.state), float32(tau)))
         return self.norm[0]

@@ -26,8 +26,8 @@ from warprun.kernels.cells import gru_new, gru_output, gru_slopes, lstm_cell, ls
 from warprun.kernels.mlp_cuda import FOUR, TALL, accumulate, columns_for, four, read, write, write_rows
 from warprun.learning.kernels.cuda.gradient import BOUND
 from warprun.learning.kernels.recurrent import compute, over_steps
-from warprun.learning.network_settings import GATES, STATES, recurrent_rows
 from warprun.learning.recurrent import Cell
+from warprun.learning.settings.networks import GATES, STATES, recurrent_rows
 from warprun.math import sigmoid, tanh
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import WARP, launch, module_for, multiprocessors, on_device

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from warprun.errors import UserError
 from warprun.learning.on_policy import OnPolicyAgent
 from warprun.learning.operations import RowLoss
-from warprun.learning.settings import OnPolicyConfig
+from warprun.learning.settings.on_policy import OnPolicyConfig
 
 
 @dataclass

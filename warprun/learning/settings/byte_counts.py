@@ -1,4 +1,4 @@
-"""Bytes that an agent allocates, from its settings and the spaces of a group alone. No torch.
+"""Bytes that an agent allocates, from its settings and the spaces of a group alone.
 
 The numbers follow the allocations of `learning.on_policy`, `learning.off_policy`, `learning.replay` and `learning.kernels.cpu`.
 Symbols: B rows of a gradient step, P parameters.

@@ -1,20 +1,17 @@
-"""Settings that off-policy agents share, and what follows from them before anything is built; no torch."""
+"""Settings that off-policy agents share, and what follows from them before anything is built."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import ClassVar, Self
 
 from warprun.errors import UserError
-from warprun.learning import byte_counts
-from warprun.learning.byte_counts import AgentMemory, RunSizes
-from warprun.learning.network_settings import LayersConfig, rows_of_recurrent
-from warprun.learning.plan import Fusion
-from warprun.learning.setting_checks import at_least, positive, within
-from warprun.learning.settings import AgentConfig, OptimizerConfig, Requirements, check_shared, group_config
+from warprun.learning.settings import byte_counts
+from warprun.learning.settings.agent import AgentConfig, OptimizerConfig, Requirements, group_config
+from warprun.learning.settings.byte_counts import AgentMemory, RunSizes
+from warprun.learning.settings.checks import at_least, positive, within
+from warprun.learning.settings.plan import LOSS_ROWS
 from warprun.spec import GroupSpec, PolicyKind, Spec
-
-C = TypeVar("C", bound=AgentConfig)
 
 
 @dataclass
@@ -49,56 +46,31 @@ class ReplayConfig:
 
 
 @dataclass
-class OffPolicyConfig:
+class OffPolicyConfig(AgentConfig):
     """Settings that all off-policy agents have."""
 
-    acting: ClassVar[str] = ""
-    """What makes the network that acts, see `AgentConfig`."""
     policies: ClassVar[PolicyKind] = "explored"
     """Networks give values or actions, around which actions are explored."""
     requirements: ClassVar[Requirements] = Requirements(leaving=False)
-    """What the agent needs of the groups that it acts for."""
+    critics: ClassVar[int] = 0
+    """Critics that judge the actions of the acting network; 0: it gives values itself."""
 
-    name: str = ""
-    """Name of the agent."""
-    horizon: int = 1
-    """Steps of every environment between two updates."""
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(eps=1e-8))
     utd_ratio: float = 1.0
     """Gradient steps per environment step, for any number of environments: 0.01 is one gradient step per 100 environment steps."""
     learning_starts: int = 1000
     """Environment steps with random actions before the first gradient step."""
     batch_size: int = 256
     """Transitions in a gradient step; of networks with memory, sequences of transitions."""
-    learning_rate: float = 1e-3
-    """Learning rate at the start."""
-    learning_rate_end: float | None = None
-    """Learning rate at the end of the run, reached linearly; null: constant."""
-    gamma: float = 0.99
-    """Discount factor per step."""
-    n_step: int = 1
-    """Rewards in an n-step target before it bootstraps from the value."""
     target_update_interval: int = 1
     """Gradient steps between two updates of the target networks."""
     tau: float = 0.005
     """Step size of an update of the target networks towards the trained ones: 1 copies them."""
-    max_grad_norm: float | None = None
-    """A gradient with a larger norm is scaled down to this norm; null: no clipping."""
-    normalize_obs: bool = False
-    """Normalize observations to running mean 0 and variance 1, and clip them at 10; `obs/clipped_share` is the clipped share."""
-    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(eps=1e-8))
-    """How the gradient moves the parameters."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     """Replay memory."""
-    network: LayersConfig = field(default_factory=LayersConfig)
-    """The networks."""
-    groups: dict[str, Any] = field(default_factory=dict)
-    """Settings that differ for single groups, such as {planner: {gamma: 0.9, network: {hidden: [32]}}}."""
 
     def check(self, key: str) -> None:
-        """Raise UserError for a value that cannot work; `key` is `agent` or `agent.groups.NAME`."""
-        check_shared(self, key)
-        self.optimizer.check(f"{key}.optimizer")
-        self.network.check(f"{key}.network")
+        super().check(key)
         at_least(self, key, 1, "batch_size", "target_update_interval")
         at_least(self, key, 0, "learning_starts")
         positive(self, key, "utd_ratio")
@@ -106,6 +78,9 @@ class OffPolicyConfig:
         self.replay.check(f"{key}.replay")
         if self.batch_size > self.replay.capacity:
             raise UserError(f"{key}.batch_size={self.batch_size}: the buffer holds only {key}.replay.capacity={self.replay.capacity}")
+        if self.critics and not self.network.last_hidden:  # the action comes after encoder and memory
+            name = "after" if self.network.remembers else "hidden"
+            raise UserError(f"{key}.network.{name}=[]: values would be linear in the action; give hidden layers, such as [64]")
 
     def check_run(self, spec: Spec, n_envs: int, total_steps: int) -> None:
         """Raise UserError if nothing would be learned, or if a step has more transitions than replay memory holds."""
@@ -133,48 +108,49 @@ class OffPolicyConfig:
         """Return whether the policy of a group has memory."""
         return any(own.network.remembers for own in (self, *(group_config(self, name) for name in self.groups)))
 
-    def resized(self, times: float) -> Self:
-        """Return the settings for `times` as many environments: the same, since `batch_size` sets the rows of a gradient step."""
-        return self
+    def of_rank(self, rank: int, size: int) -> Self:
+        """Return the settings of a process, with its parts of a batch and of replay memory."""
+
+        def parts(own: OffPolicyConfig) -> tuple[int, int]:
+            return share_of(own.batch_size, rank, size), share_of(own.replay.capacity, rank, size)
+
+        groups = {}
+        for name, changes in self.groups.items():
+            batch_size, capacity = parts(group_config(self, name))
+            groups[name] = {**changes, "batch_size": batch_size, "replay": {**changes.get("replay", {}), "capacity": capacity}}
+        batch_size, capacity = parts(self)
+        return replace(self, batch_size=batch_size, replay=replace(self.replay, capacity=capacity), groups=groups)
 
     def work(self) -> float:
         """Return the rows that gradient steps learn from for every environment step, at least 1."""
         return max(1.0, self.utd_ratio * self.batch_size * self.steps_drawn())
 
     def no_kernel_gradients(self) -> str:
-        """Return why CPU kernels cannot compute the gradients; empty if they can."""
         return "" if self.optimizer.name == "adam" else f"agent.optimizer.name={self.optimizer.name}"
-
-    def fusion(self, spec: Spec) -> Fusion:
-        """Return what kernels can compute of an agent with these settings."""
-        rows: dict[str, int] = {}
-        reason = ""
-        for group in spec.groups:
-            own = group_config(self, group.name)
-            if not own.network.runs_in_kernels:
-                recurrent = rows_of_recurrent(group_config(self, each.name).network for each in spec.groups)
-                return Fusion(None, False, own.network.no_kernels(), recurrent=recurrent)
-            rows[group.name] = group.observation.size + sum(own.network.first_hidden) + own.acting_outputs(group) + 1
-            reason = reason or own.no_kernel_gradients()
-        return Fusion(rows, not reason, reason, "kernels compute gradients of off-policy agents on CPU only")
-
-    def acting_outputs(self, group: GroupSpec) -> int:
-        """Return the numbers that the acting network gives for one actor: values of actions, or an action."""
-        return group.acting_outputs
 
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
         """Return, for every network that is trained for a group, its inputs behind the encoder, and its outputs."""
-        return [(self.network.layout(group.observation).outputs, self.acting_outputs(group))]
+        inputs = self.network.layout(group.observation).outputs
+        return [(inputs, self.acting_outputs(group)), *[(inputs + group.action.components, 1)] * self.critics]
+
+    def gradient_rows(self, group: GroupSpec) -> int:
+        # The acting network and the critics, their inputs twice, for the slopes; two terms; what the loss keeps of a transition.
+        (inputs, outputs), *critics = self.trained_networks(group)
+        units = sum(self.network.first_hidden)
+        rows = 2 * inputs + units + outputs
+        if critics:
+            rows += 2 * critics[0][0] + len(critics) * (units + 1)
+        return rows + 2 + max(self.loss_rows(group), LOSS_ROWS)
+
+    def loss_rows(self, group: GroupSpec) -> int:
+        """Return the rows of a block on a GPU that the losses keep of a transition, the most of all of them."""
+        return 1 + self.acting_outputs(group)
 
     def loss_numbers(self) -> int:
         """Return how many numbers the loss of a transition has, if there are more than a few."""
         return 0
 
-    def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
-        """Return the bytes that the agent allocates."""
-        return byte_counts.of_groups(group_config(self, group.name)._memory_of(group, sizes) for group in spec.groups)
-
-    def _memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
+    def memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         features, components = group.observation.size, group.action.components
         network, remembered = self.network, self.network.carry()
         seen = 2 * features * (1 if group.observation.bytes else byte_counts.FLOAT)
@@ -209,20 +185,3 @@ class OffPolicyConfig:
 def share_of(total: int, rank: int, size: int) -> int:
     """Return the share that process `rank` of `size` has of `total`: the first ones have one more if it does not come out even."""
     return total // size + (rank < total % size)
-
-
-def shared(config: C, rank: int, size: int) -> C:
-    """Return the settings of process `rank` of `size` that learn together, with its parts of a batch and of replay memory."""
-    if not isinstance(config, OffPolicyConfig) or size == 1:
-        return config
-
-    def of(batch_size: int, capacity: int) -> tuple[int, int]:
-        return share_of(batch_size, rank, size), share_of(capacity, rank, size)
-
-    groups = {}
-    for name, changes in config.groups.items():
-        own = group_config(config, name)
-        batch_size, capacity = of(own.batch_size, own.replay.capacity)
-        groups[name] = {**changes, "batch_size": batch_size, "replay": {**changes.get("replay", {}), "capacity": capacity}}
-    batch_size, capacity = of(config.batch_size, config.replay.capacity)
-    return replace(config, batch_size=batch_size, replay=replace(config.replay, capacity=capacity), groups=groups)

@@ -1,4 +1,4 @@
-"""Settings of networks, and what follows from them before anything is built. No torch."""
+"""Settings of networks, and what follows from them before anything is built."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from warprun.errors import UserError
-from warprun.learning import byte_counts
-from warprun.learning.setting_checks import one_of, positive
+from warprun.learning.settings import byte_counts
+from warprun.learning.settings.checks import one_of, positive
 from warprun.run_folder import named
 from warprun.spec import Box, Field
 
@@ -156,6 +156,11 @@ class LayersConfig:
         return self.type != "mlp"
 
     @property
+    def trunks(self) -> int:
+        """Stacks of layers that read the observations."""
+        return 1
+
+    @property
     def first_hidden(self) -> list[int]:
         """Sizes of the hidden layers behind the encoder: those before the recurrent layers, or all if there are none."""
         if self.hidden is not None:
@@ -270,6 +275,10 @@ class NetworkConfig(LayersConfig):
     """Initialise weights of layers orthogonally and biases with 0; false: torch's default."""
     log_std_init: float = 0.0
     """Initial logarithm of the standard deviations of Box actions; they do not depend on the observation."""
+
+    @property
+    def trunks(self) -> int:
+        return 1 if self.shared else 2
 
     def check(self, key: str) -> None:
         super().check(key)
