@@ -22,7 +22,9 @@ from tests.agents import build
 from tests.learning.cuda.simulated import KERNEL_MODULES, cuda_kernels, with_few_threads
 from tests.simulation import rollouts
 from warprun.kernels import repeat
+from warprun.learning import on_policy
 from warprun.learning.kernels import choose
+from warprun.learning.kernels.cuda import recurrent as cuda_recurrent
 from warprun.learning.replay import Replay
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 from warprun.learning.settings.off_policy import ReplayConfig
@@ -51,6 +53,13 @@ CASES: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
 BY_KERNELS: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
     "a2c by kernels": ("cartpole", "a2c", True, ON_POLICY | {"entropy_coef_end": 0.0}),
     "ppo by kernels": ("pendulum", "ppo", False, ON_POLICY | {"epochs": 1, "minibatches": 2}),
+}
+BY_KERNELS |= {
+    f"{name} {kind} by kernels": (world, name, False, settings | {"network": config(type=kind, hidden=[], units=[16])})
+    for world, name, kind, config, settings in (
+        ("cartpole", "ppo", "lstm", NetworkConfig, ON_POLICY | {"epochs": 1, "minibatches": 2}),
+        ("cartpole", "dqn", "gru", LayersConfig, OFF_POLICY | SEQUENCES),
+    )
 }
 CASES |= BY_KERNELS
 
@@ -122,7 +131,7 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
     # Every rollout is cut, for whether there is anything to bootstrap from is asked on the CPU alone.
     environment = replace(rollouts.CASES[world], time_limit=settings["horizon"]).environment
     agent = build(name, environment, device=SIMULATOR.torch, n_envs=4, seed=2, captured=captured, **settings)
-    for learner in agent.learners if case in BY_KERNELS else ():
+    for learner in agent.learners if case in BY_KERNELS and not settings["network"].remembers else ():
         learner.operations = cuda_kernels(learner)
     options = {"n_envs": 4, "horizon": settings["horizon"], "seed": 5, "exploration": agent.exploration}
     networks = agent.networks() if fused else None
@@ -142,7 +151,9 @@ def as_on_a_gpu() -> None:
     choose.CpuReplay = Replay  # type: ignore[misc, assignment]
     repeat.record = record
     repeat.run_aside = lambda work: work()
-    for module in KERNEL_MODULES:
+    for place in (choose, on_policy):  # kernels leave the layers of 4 units to torch
+        place.recurrence = lambda module, context: cuda_recurrent.compute_by_kernels(module)  # type: ignore[attr-defined]
+    for module in (*KERNEL_MODULES, cuda_recurrent):
         module.launch = launch  # type: ignore[attr-defined]
 
 

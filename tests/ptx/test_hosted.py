@@ -18,7 +18,9 @@ pytestmark = [*NEEDED, ON_GPUS, pytest.mark.long]
     [
         # A rollout in a training that is captured is one, too.
         ("cartpole", "--", "a2c by kernels"),
-        pytest.param(("pendulum", "market", "--", "ppo by kernels", "td3", "dqn", "sac", "ppo"), marks=pytest.mark.slow),
+        pytest.param(
+            ("pendulum", "market", "--", "ppo by kernels", "ppo lstm by kernels", "td3", "dqn", "sac", "ppo"), marks=pytest.mark.slow
+        ),
     ],
     ids=str,
 )

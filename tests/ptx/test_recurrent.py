@@ -27,6 +27,7 @@ CASES = {
         "one step": ((16,), None, 1, 1, 1),
         "two layers": ((32, 48), None, 5, 3, 1),
         "blocks that are not full": ((64,), 2, 4, 45, 2),
+        "two threads share a sum": ((64,), None, 3, 12, 1),
     }.items()
 }
 """Type; units, steps after which all is forgotten, steps, sequences, multiprocessors."""
@@ -60,7 +61,7 @@ PLANTED = [
     ("gru, two layers", Mistake("no barrier before slopes are replaced", BARRIER, "pass", nth=5), Kind.WRITE_OF_WHAT_ANOTHER_READS),
     ("gru, two layers", Mistake("no barrier after slopes are replaced", BARRIER, "pass", nth=6), Kind.READ_OF_ANOTHERS_WRITE),
     ("gru, blocks that are not full", Mistake("columns without a sequence", "if column < n:", "if True:"), Kind.OUT_OF_BOUNDS),
-    ("gru, two layers", Mistake("an episode goes on", "goes_on(given, t + 1, begin + its)", "t + 1 < given.steps"), "numbers"),
+    ("gru, two layers", Mistake("an episode goes on", "goes_on(given, t + 1, begin + column)", "t + 1 < given.steps"), "numbers"),
 ]
 
 
@@ -73,10 +74,10 @@ def test_mistakes_are_caught(case: str, mistake: Mistake, by: Kind | str) -> Non
     assert by in kinds | ({"numbers"} if difference(exact, found, TOLERANCE) else set())
 
 
-@pytest.mark.parametrize("columns", [28, 4])
+@pytest.mark.parametrize(("columns", "shares"), [(28, 1), (4, 4)])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_kernels_compile_to_lean_ptx(kind: str, columns: int) -> None:
-    module = recurrent.kernel_module(kind, columns)
+def test_kernels_compile_to_lean_ptx(kind: str, columns: int, shares: int) -> None:
+    module = recurrent.kernel_module(kind, columns, shares)
     for kernel, given in ((module.forward, recurrent.Forward), (module.backward, recurrent.Backward)):
         arguments = given(*[np.zeros(1, np.float32)] * (len(given._fields) - 3), 1, 1, 1)
         ptx = compiled(kernel.py_func, (typeof(arguments),), CAPABILITY)
