@@ -5,10 +5,12 @@ number of environments takes no memory."""
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
@@ -24,7 +26,7 @@ from warprun.config.compose import compose
 from warprun.config.planning import make_plan
 from warprun.config.schema import Config, parameters
 from warprun.environment import Environment
-from warprun.learning.kernels.cuda import gradient, optimizer, recurrent, replay, returns, statistics, sums, tiles, updates
+from warprun.learning.kernels import cuda as of_learners
 from warprun.learning.off_policy import OffPolicyAgent
 from warprun.learning.on_policy import OnPolicyAgent
 from warprun.learning.settings.plan import Choice
@@ -122,7 +124,6 @@ def recording() -> Iterator[list[Launch]]:
             (cuda_launch.Launcher, "on", by_environment),
             (cuda_launch.Launcher, "each", lambda self, name, arguments: by_environment(self, name, None, arguments)),
             (cuda, "on_device", lambda value: value),
-            *((module, "multiprocessors", lambda device: MULTIPROCESSORS) for module in (gradient, recurrent, updates)),
             (torch.cuda, "mem_get_info", lambda device=None: (ENDLESS, ENDLESS)),
             (estimates, "available_memory", lambda: ENDLESS),
             (kernel_module.kernels, "is_cached", lambda module: True),
@@ -130,8 +131,10 @@ def recording() -> Iterator[list[Launch]]:
             (torch.fx.experimental._config, "meta_nonzero_assume_all_nonzero", True),
             (GroupTrajectory, "rows", property(lambda self: self.reward.numel())),
         ]
-        for module in (gradient, optimizer, recurrent, replay, returns, statistics, sums, tiles, updates):
+        for each in pkgutil.iter_modules(of_learners.__path__):
+            module = import_module(f"{of_learners.__name__}.{each.name}")
             stand_ins = {"launch": by_learner, "on_device": lambda value: value, "want": lambda *_: None}
+            stand_ins["multiprocessors"] = lambda device: MULTIPROCESSORS
             replaced += [(module, name, stand_in) for name, stand_in in stand_ins.items() if hasattr(module, name)]
         for place, name, stand_in in replaced:
             stack.enter_context(patch.object(place, name, stand_in))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.learning.cuda.simulated import KERNEL_MODULES
 from tests.pretended import CUDA, pretended
 from warprun.config.compose import compose
 from warprun.config.planning import make_plan
@@ -45,13 +46,15 @@ class Nothing:
 @pytest.mark.parametrize("case", CASES)
 def test_an_iteration_does_not_involve_the_host(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the second one on, also where cut episodes of the beginning are over, and after a reset."""
-    learner = "warprun.learning.kernels.cuda"
-    for module in ("gradient", "optimizer", "recurrent", "returns", "statistics"):
-        monkeypatch.setattr(f"{learner}.{module}.launch", lambda *given: None)
-        monkeypatch.setattr(f"{learner}.{module}.on_device", lambda value: value)
-        monkeypatch.setattr(f"{learner}.{module}.want", lambda *given: None, raising=False)
-    for module in ("gradient", "recurrent"):
-        monkeypatch.setattr(f"{learner}.{module}.multiprocessors", lambda device: 4)
+    nothing = {
+        "launch": lambda *given: None,
+        "on_device": lambda value: value,
+        "want": lambda *given: None,
+        "multiprocessors": lambda device: 4,
+    }
+    for module in KERNEL_MODULES:
+        for name, stand_in in nothing.items():
+            monkeypatch.setattr(module, name, stand_in, raising=False)
     monkeypatch.setattr("warprun.simulation.cuda.on_device", lambda value: value)
     for place in ("simulation.cuda.Launcher", "simulation.kernel_engine.Arriving"):
         monkeypatch.setattr(f"warprun.{place}", Nothing)

@@ -5,7 +5,9 @@
 writes gradients with those of autograd in float64, and what two updates leave behind.
 """
 
+import pkgutil
 import sys
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,8 @@ from tests.agents import build
 from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
+from warprun.learning.kernels import cuda
 from warprun.learning.kernels.choose import on_cuda
-from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.kernels.cuda import optimizer as cuda_optimizer
 from warprun.learning.kernels.cuda import returns as cuda_returns
 from warprun.learning.kernels.cuda import statistics as cuda_statistics
@@ -46,7 +48,8 @@ UPDATES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-KERNEL_MODULES = (cuda_gradient, cuda_optimizer, cuda_returns, cuda_statistics, cuda_sums)
+KERNEL_MODULES = [import_module(f"{cuda.__name__}.{each.name}") for each in pkgutil.iter_modules(cuda.__path__)]
+"""All modules with kernels of a learner."""
 
 
 def with_few_threads() -> None:
