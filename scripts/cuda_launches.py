@@ -171,7 +171,8 @@ def of_run(*overrides: str) -> list[Launch]:
         elif isinstance(agent, OffPolicyAgent):
             for learner in agent.learners:
                 learner.add(taken)
-                learner.update()
+                for _ in range(2):  # a delayed actor learns in the second step
+                    learner.update()
     return found
 
 

@@ -12,9 +12,11 @@ from tests.learning.cpu import test_recurrent as recurrence
 from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
+from tests.ptx.off_policy import CASES, environment_of
 from warprun.learning.kernels.cuda.gradient import CudaGradient
 from warprun.learning.kernels.cuda.recurrent import compute_by_kernels
-from warprun.learning.settings.networks import NetworkConfig
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 from warprun.spec import Spec
 
@@ -88,3 +90,19 @@ def test_recurrent_layers_are_torchs_in_float64(kind: str, units: tuple[int, ...
     for first, again, expected in zip(*found, exact, strict=True):
         assert torch.equal(first, again)
         assert (first - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("hidden", [[9, 8], [256, 256]], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_updates_off_policy_are_torchs(case: str, hidden: list[int]) -> None:
+    name, space, settings = CASES[case]
+    env, found = environment_of(space), []
+    given = {"learning_starts": 0, "batch_size": 300, "replay": ReplayConfig(capacity=200), "utd_ratio": 0.1, **settings}
+    for device in (torch.device("cpu"), CUDA):
+        agent = build(name, env, device=device, fused=device == CUDA, **given | {"network": LayersConfig(hidden=hidden)})
+        for seed in range(3):
+            taken = rollout(env, horizon=6, n_envs=5, seed=seed)
+            metrics = agent.update(taken if device.type == "cpu" else on_gpu(env.spec, taken), seed / 3)
+        found.append(agent.state() | {key: torch.as_tensor(value) for key, value in metrics.items()})
+    for key, tensor in found[0].items():
+        np.testing.assert_allclose(found[1][key].cpu().numpy(), tensor.numpy(), rtol=1e-3, atol=1e-4, err_msg=key)

@@ -55,7 +55,7 @@ def with_layers(trained: Iterable[AnyOptimized]) -> list[AnyOptimized]:
     return [each for each in trained if isinstance(each.network, ActingNetwork | Critics)]
 
 
-def converted(settings: object, of_tensor: Callable[[torch.Tensor], object], of_stream: Callable[[Stream], object]) -> object:
+def settings_for(settings: object, of_tensor: Callable[[torch.Tensor], object], of_stream: Callable[[Stream], object]) -> object:
     """Return what a loss depends on as the kernels of a device take it; numbers are float32."""
     if isinstance(settings, float):
         return np.float32(settings)
@@ -63,4 +63,4 @@ def converted(settings: object, of_tensor: Callable[[torch.Tensor], object], of_
         return of_stream(settings)
     if isinstance(settings, torch.Tensor):
         return of_tensor(settings)
-    return tuple(converted(each, of_tensor, of_stream) for each in settings) if isinstance(settings, tuple) else settings
+    return tuple(settings_for(each, of_tensor, of_stream) for each in settings) if isinstance(settings, tuple) else settings

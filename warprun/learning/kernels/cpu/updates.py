@@ -32,7 +32,7 @@ from warprun.learning.kernels.cpu.optimizer import PIECE, CpuAdam, split
 from warprun.learning.kernels.cpu.tiles import Net, Tile, clear_rest
 from warprun.learning.kernels.layers import stacked_rows
 from warprun.learning.kernels.losses import LOSS, VALUE
-from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, converted, stacks, with_layers
+from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, settings_for, stacks, with_layers
 from warprun.learning.replay import TransitionBatch, Transitions
 from warprun.learning.settings.off_policy import OffPolicyConfig
 
@@ -185,7 +185,7 @@ class CpuStep:
     def __init__(self, of: CpuSteps, trained: AnyOptimized, loss: TileLoss) -> None:
         networks = (*loss.reads, trained.network)
         self._of, self._kernel = of, getattr(_loss_module(loss.loss, len(networks)), loss.loss.__name__)
-        self._settings = converted(loss.settings, torch.Tensor.numpy, Stream.words)
+        self._settings = settings_for(loss.settings, torch.Tensor.numpy, Stream.words)
         self._nets = tuple(of.nets[network] for network in networks)
         self._memory = of.memory._replace(scratch=np.zeros((of.team.count, max(1, loss.scratch), COLUMNS), np.float32))
         gradients, target = self._nets[-1].gradient, trained.target_parameters if isinstance(trained, Trained) else None

@@ -26,7 +26,7 @@ from warprun.learning.kernels.cuda.sums import BlockSums
 from warprun.learning.kernels.cuda.tiles import Backward, Net, Tile, Weights, add_gradient, clear_rest, clear_terms, for_cuda, words
 from warprun.learning.kernels.layers import stacked_rows
 from warprun.learning.kernels.losses import LOSS, VALUE
-from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, converted, stacks, with_layers
+from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, settings_for, stacks, with_layers
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.settings.byte_counts import cuda_blocks
 from warprun.learning.settings.off_policy import OffPolicyConfig
@@ -147,7 +147,7 @@ class CudaStep:
         self._blocks = min(cuda_blocks(self._width, self._threads, multiprocessors(device)), -(-of.rows // columns))
         self._sum = BlockSums(self._width, self._blocks, device)
         self._shared_bytes = 4 * self._rows * columns
-        self._settings = converted(loss.settings, lambda tensor: on_device(tensor.view(-1)), words)
+        self._settings = settings_for(loss.settings, lambda tensor: on_device(tensor.view(-1)), words)
         self._error = torch.zeros(of.rows, device=device)
         self._module = _module(loss.loss, len(networks), columns, self._threads)
         self._name = loss.loss.__name__
