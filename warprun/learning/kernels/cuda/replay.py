@@ -5,7 +5,6 @@ A block of a warp stores or gathers one row. Draws, and sums of priorities, are 
 
 from __future__ import annotations
 
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -171,7 +170,6 @@ FUNCTIONS = (
 )
 
 
-@cache
 def module(threads: int) -> ModuleType:
     """Return the kernels, with blocks of so many threads."""
     named: dict[str, object] = {function.__name__: function for function in FUNCTIONS}
