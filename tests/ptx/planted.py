@@ -50,7 +50,7 @@ SUBJECTS = {
 }
 
 PLANTED = (
-    Planted("optimizer", Mistake("no barrier before the norm is read", BARRIER, NOTHING, nth=2), RACE),
+    Planted("optimizer", Mistake("no barrier before the norm is read", BARRIER, NOTHING, nth=4), RACE),
     Planted("optimizer", Mistake("shared memory for half of the threads", "shared.array(THREADS,", "shared.array(128,"), OUTSIDE),
     Planted("optimizer", Mistake("one parameter too many", "if m < gradient.size:", "if m <= gradient.size:"), OUTSIDE),
     Planted("optimizer", Mistake("tiles of blocks that overlap", "Idx.x * THREADS", "Idx.x * (THREADS - 1)"), Kind.SHARED_BY_BLOCKS),

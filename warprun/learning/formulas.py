@@ -48,6 +48,11 @@ def adam(g, mean, square, keep1, beta2, keep2, step, square_scale, eps):  # type
     return mean, square, step * mean / (sqrt(square * square_scale) + eps)
 
 
+def between(a, b, weight):  # type: ignore[no-untyped-def]
+    """Return a + weight (b - a); exactly b for a weight of 1."""
+    return a + weight * (b - a) if weight < float32(0.5) else b - (float32(1.0) - weight) * (b - a)
+
+
 def merged(mean, variance, count, offset, more_variance, more):  # type: ignore[no-untyped-def]
     """Return mean and population variance of `count` rows and `more` others, whose mean is `mean` + `offset`; Chan et al. 1979.
 

@@ -143,7 +143,7 @@ class OffPolicyConfig(AgentConfig):
         return rows + 2 + max(self.loss_rows(group), LOSS_ROWS)
 
     def loss_rows(self, group: GroupSpec) -> int:
-        """Return the rows of a block on a GPU that the losses keep of a transition, the most of all of them."""
+        """Return how many rows of a block on a GPU the losses keep of a transition at most."""
         return 1 + self.acting_outputs(group)
 
     def loss_numbers(self) -> int:
@@ -166,7 +166,10 @@ class OffPolicyConfig(AgentConfig):
             units = encoder.numbers + inputs + network.numbers() + outputs
             kept += 4 * count * (2 + byte_counts.optimizer_tensors(self.optimizer.name))
             phases.append(byte_counts.finite_check(count))
-            if sizes.kernel_gradients:
+            if sizes.kernel_gradients and sizes.on_gpu:
+                blocks = byte_counts.cuda_blocks(count, 64, byte_counts.MULTIPROCESSORS)
+                kept += 4 * count * (min(blocks, -(-self.batch_size // 4)) + 5)  # weights in two orders, twice, and the sum
+            elif sizes.kernel_gradients:
                 kept += (
                     -(-self.batch_size // byte_counts.OFF_POLICY_SHARE_ROWS) * 4 * count
                     + sizes.threads * 4 * units * byte_counts.COLUMNS * 4

@@ -47,7 +47,7 @@ class Plan:
     recurrent: Choice
     """Recurrent layers within networks that torch computes, with their gradients."""
     optimizer: Choice
-    """Clipping and Adam."""
+    """Clipping and Adam; torch computes other optimizers."""
     repeated: Choice
     """How recorded work is repeated. graphs: rollouts and updates as CUDA graphs; calls: updates as lists of kernel calls (CPU); Python:
     not at all."""

@@ -18,7 +18,7 @@ from warprun.kernels.bound import Call, Function, kernel_module, signature
 from warprun.kernels.compile import merged_function
 from warprun.kernels.threads import Team, team
 from warprun.learning import optimizers
-from warprun.learning.formulas import adam
+from warprun.learning.formulas import adam, between
 from warprun.math import sqrt
 
 PIECE = 4096
@@ -91,7 +91,7 @@ def end_step(first, last, gradient, state, max_norm, tau):
         mean[m], square[m], change = adam(slope[m], mean[m], square[m], keep1, beta2, keep2, step, square_scale, eps)
         parameters[m] -= change
     for m in range(target.size):
-        target[m] += target_step * (parameters[m] - target[m])
+        target[m] = between(target[m], parameters[m], target_step)
 
 
 @cache

@@ -103,9 +103,10 @@ def {loss}(first, last, thread, shares, nets, settings, batch, memory):
 
 
 @cache
-def _loss_module(loss: Callable[..., None], networks: int) -> ModuleType:
-    """Return the kernel of a loss on tiles of so many networks."""
-    source = KERNEL.format(loss=loss.__name__, on="".join(f"on_tile(nets[{k}], thread, used), " for k in range(networks)))
+def _loss_module(loss: Callable[..., None], keeps: tuple[bool, ...]) -> ModuleType:
+    """Return the kernel of a loss on tiles of networks; `keeps`: of which of them a share keeps the blocks of all tiles."""
+    on = (f"on_tile(nets[{k}], thread, {'used' if kept else 0}), " for k, kept in enumerate(keeps))
+    source = KERNEL.format(loss=loss.__name__, on="".join(on))
     functions = {each.__name__: each for each in (bounds, backward_share, clear_rest, on_tile, Tile)}
     return kernels.load_module(f"{loss.__name__}_loss", source, functions | {"of_tile": loss, "BOUND": kernels.BOUND, "COLUMNS": COLUMNS})
 
@@ -160,12 +161,8 @@ class CpuSteps:
             self.nets[each.network] = net = self._net(each.network, each.parameters)
             if isinstance(each, Trained):
                 self.nets[each.target] = net._replace(parameters=each.target_parameters.numpy())
-        self.memory = Workspace(
-            scratch=np.zeros((self.team.count, 1, COLUMNS), np.float32),
-            zeros=np.zeros(max(net.blocks.shape[2] for net in self.nets.values()), np.float32),
-            terms=np.zeros((self.shares, 2)),
-            error=np.zeros(self.rows, np.float32),
-        )
+        self.zeros = np.zeros(max(net.blocks.shape[2] for net in self.nets.values()), np.float32)
+        self.terms, self.error = np.zeros((self.shares, 2)), np.zeros(self.rows, np.float32)
 
     def step(self, trained: AnyOptimized, loss: TileLoss | MeanLoss) -> CpuStep | MeanStep:
         """Return a gradient step of `trained`."""
@@ -184,10 +181,12 @@ class CpuStep:
 
     def __init__(self, of: CpuSteps, trained: AnyOptimized, loss: TileLoss) -> None:
         networks = (*loss.reads, trained.network)
-        self._of, self._kernel = of, getattr(_loss_module(loss.loss, len(networks)), loss.loss.__name__)
+        self._of, self._nets = of, tuple(of.nets[network] for network in networks)
+        keeps = tuple(net.blocks is self._nets[-1].blocks for net in self._nets)
+        self._kernel = getattr(_loss_module(loss.loss, keeps), loss.loss.__name__)
         self._settings = settings_for(loss.settings, torch.Tensor.numpy, Stream.words)
-        self._nets = tuple(of.nets[network] for network in networks)
-        self._memory = of.memory._replace(scratch=np.zeros((of.team.count, max(1, loss.scratch), COLUMNS), np.float32))
+        scratch = np.zeros((of.team.count, max(1, loss.scratch), COLUMNS), np.float32)
+        self._memory = Workspace(scratch, of.zeros, of.terms, of.error)
         gradients, target = self._nets[-1].gradient, trained.target_parameters if isinstance(trained, Trained) else None
         assert isinstance(trained.optimizer, optimizers.Adam)
         rate, threads = trained.learning_rate.tensor, of.team.count
@@ -199,8 +198,8 @@ class CpuStep:
         """The batch that `_compute` has: without observation normalisation the next one has the same memory."""
         self._adders, self._pieces = split(len(trained.parameters), threads)
         self._add = Call(_module().add, gradients)
-        self._mean = Call(_module().mean, of.rows, of.memory.terms, self._means.numpy())
-        self._taken = Taken(self._means[LOSS], self._means[VALUE], torch.from_numpy(of.memory.error), self._adam.norm)
+        self._mean = Call(_module().mean, of.rows, of.terms, self._means.numpy())
+        self._taken = Taken(self._means[LOSS], self._means[VALUE], torch.from_numpy(of.error), self._adam.norm)
 
     def __call__(self, due: Due, batch: TransitionBatch, *_: object) -> Taken:
         """Take a step on the loss of a batch. A loss by torch takes more, for networks with memory, which kernels do not compute."""

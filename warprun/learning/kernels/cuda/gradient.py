@@ -215,7 +215,7 @@ def gradient(given, back, nvec, rows, coefficients, entropy_coef, own, end, widt
         cuda.syncthreads()
 
 '''
-"""The kernels of an action distribution and a loss."""
+"""The kernel of an action distribution and a loss."""
 
 
 class CudaGradient:

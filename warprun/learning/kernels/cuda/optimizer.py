@@ -1,6 +1,7 @@
-"""Clipping and a step of Adam in one kernel (CUDA): torch needs a dozen small operations for them.
+"""Clipping and a step of Adam in two kernels (CUDA): torch needs a dozen small operations for them.
 
-Every block computes the norm of the whole gradient, in the same order, so that no block waits for another; a gradient has few numbers.
+Blocks of the first one add the squares of PART numbers each. Every block of the second one adds these sums, in the same order, so that no
+block waits for another.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import read, write
-from warprun.learning.formulas import adam
+from warprun.learning.formulas import adam, between
 from warprun.learning.optimizers import Adam
 from warprun.math import sqrt
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 
 THREADS = 256
+PART = 4096
+"""Numbers of a gradient whose squares a block adds."""
 
 float32, float64 = np.float32, np.float64
 
@@ -45,12 +48,20 @@ class State(NamedTuple):
     eps: float
 
 
-def sum_of_squares(gradient, thread, threads):
-    """Return this thread's share of the sum of the squares."""
+def sum_of_squares(numbers, first, end, step):
+    """Return the sum of the squares of the numbers `first`, `first` + `step`, ... before `end`."""
     total = float32(0.0)
-    for m in range(thread, gradient.size, threads):
-        g = read(gradient, m)
-        total += g * g
+    for m in range(first, end, step):
+        x = read(numbers, m)
+        total += x * x
+    return total
+
+
+def sum_of(numbers, first, step):
+    """Return the sum of the numbers `first`, `first` + `step`, ..."""
+    total = float32(0.0)
+    for m in range(first, numbers.size, step):
+        total += read(numbers, m)
     return total
 
 
@@ -84,22 +95,37 @@ def move(state, m, g, step, square_scale, tau):
     parameter = read(state.parameters, m) - change
     write(state.parameters, m, parameter)
     if tau > float32(0.0):
-        target = read(state.target, m)
-        write(state.target, m, target + tau * (parameter - target))
+        write(state.target, m, between(read(state.target, m), parameter, tau))
 
 
 KERNEL = '''"""Clipping and a step of Adam on CUDA; written by warprun."""
 
 from numba import cuda, float32
 
-THREADS = {threads}
+THREADS, PART = {threads}, {part}
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def step(gradient, state, tau):
+def squares(gradient, partial):
+    thread, first = cuda.threadIdx.x, cuda.blockIdx.x * PART
+    sums = cuda.shared.array(THREADS, float32)
+    sums[thread] = sum_of_squares(gradient, first + thread, min(first + PART, gradient.size), THREADS)
+    cuda.syncthreads()
+    half = THREADS // 2
+    while half > 0:
+        if thread < half:
+            sums[thread] += sums[thread + half]
+        cuda.syncthreads()
+        half //= 2
+    if thread == 0:
+        partial[cuda.blockIdx.x] = sums[0]
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def step(gradient, partial, state, tau):
     thread = cuda.threadIdx.x
     sums = cuda.shared.array(THREADS, float32)
-    sums[thread] = sum_of_squares(gradient, thread, THREADS)
+    sums[thread] = sum_of(partial, thread, THREADS)
     cuda.syncthreads()
     half = THREADS // 2
     while half > 0:
@@ -151,12 +177,17 @@ class CudaAdam:
             beta2=config.beta2,
             eps=config.eps,
         )
-        functions = (sum_of_squares, corrections, move, read, sqrt)
-        self.module = module_for("optimizer_cuda", KERNEL.format(threads=THREADS), {function.__name__: function for function in functions})
+        self.partial = torch.empty(-(-len(parameters) // PART), device=parameters.device)
+        functions = (sum_of, sum_of_squares, corrections, move, read, sqrt)
+        self.module = module_for(
+            "optimizer_cuda", KERNEL.format(threads=THREADS, part=PART), {function.__name__: function for function in functions}
+        )
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernel (`kernels.ahead`)."""
-        want(self.module, "step", (on_device(self.state.parameters), on_device(self.state), float32(0.0)))
+        gradient, partial = on_device(self.state.parameters), on_device(self.partial)
+        want(self.module, "squares", (gradient, partial))
+        want(self.module, "step", (gradient, partial, on_device(self.state), float32(0.0)))
 
     def step(self, gradient: torch.Tensor, tau: float = 0.0) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped, and the target by `tau` to them.
@@ -164,6 +195,8 @@ class CudaAdam:
         Return the norm before clipping, [], which the next call overwrites.
         """
         self.optimizer.steps += 1
+        numbers, partial = on_device(gradient), on_device(self.partial)
+        launch(self.module, "squares", (len(self.partial), THREADS), (numbers, partial))
         grid = (-(-len(gradient) // THREADS), THREADS)
-        launch(self.module, "step", grid, (on_device(gradient), on_device(self.state), float32(tau)))
+        launch(self.module, "step", grid, (numbers, partial, on_device(self.state), float32(tau)))
         return self.norm[0]

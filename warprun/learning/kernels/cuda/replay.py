@@ -58,7 +58,7 @@ def put_priority(tree, rows, errors, alpha, eps, b):
     return largest
 
 
-def largest_of(shared, thread, threads):
+def largest_of(shared, threads):
     """Return the largest number that a thread has left in `shared`."""
     largest = shared[0]
     for k in range(1, threads):
@@ -122,7 +122,7 @@ def draw(tree, place, stream, beta, batch):
             largest = max(largest, weight)
         shared[thread] = largest
         cuda.syncthreads()
-        largest = largest_of(shared, thread, THREADS)
+        largest = largest_of(shared, THREADS)
         for b in range(thread, count, THREADS):
             batch.weight[b] = float64(batch.weight[b]) / largest
     else:
@@ -145,7 +145,7 @@ def put(tree, rows, errors, alpha, eps):
     shared[thread] = largest
     cuda.syncthreads()
     if thread == 0:
-        tree.largest[0] = max(float64(tree.largest[0]), largest_of(shared, thread, THREADS))
+        tree.largest[0] = max(float64(tree.largest[0]), largest_of(shared, THREADS))
     reach = 1
     for level in range(tree.levels.size - 1):
         reach *= BRANCHES

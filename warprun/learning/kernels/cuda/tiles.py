@@ -2,7 +2,7 @@
 
 `kernels.cpu.tiles` has the same names for a CPU; `for_cuda` gives a loss these. All networks of a loss have rows of one shared array, in
 which element [row, column] is at row * columns + column. A thread computes whole columns between two products of matrices, so only those
-need barriers.
+and `load` need barriers, which these operations have; inputs are read behind `forward`.
 """
 
 from __future__ import annotations
@@ -243,4 +243,4 @@ def _here(value: object) -> object:
     if value.__module__ == on_cpu.__name__:
         here: object = globals()[value.__name__]
         return here
-    return for_cuda(value) if value.__module__.startswith("warprun.learning") else value
+    return value if value.__module__.startswith(("warprun.math", "warprun.kernels")) else for_cuda(value)

@@ -1,8 +1,8 @@
 """Gradient steps of the off-policy agents in CUDA kernels, equal to those by torch in `algorithms.dqn`, `td3` and `sac`.
 
 A block computes a tile of transitions after the other in its shared memory, from the observations to the slopes of the trained network
-(`cuda.tiles`), and adds to a gradient of its own; a second kernel adds these. Batches are small, so tiles are narrow: every multiprocessor
-gets one. Nothing is atomic.
+(`cuda.tiles`), and adds to a gradient of its own; a second kernel adds these. Batches are small, so tiles are as narrow as can be if that
+occupies more multiprocessors. Nothing is atomic.
 """
 
 from __future__ import annotations
