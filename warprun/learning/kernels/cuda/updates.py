@@ -20,7 +20,7 @@ from warprun.learning import optimizers
 from warprun.learning.communicator import mean_
 from warprun.learning.descent import AnyOptimized, Due, Taken, Trained
 from warprun.learning.interfaces import Context
-from warprun.learning.kernels.cuda.gradient import BOUND, threads_of
+from warprun.learning.kernels.cuda.gradient import threads_of
 from warprun.learning.kernels.cuda.optimizer import CudaAdam
 from warprun.learning.kernels.cuda.sums import BlockSums
 from warprun.learning.kernels.cuda.tiles import Backward, Net, Tile, Weights, add_gradient, clear_rest, clear_terms, for_cuda, words
@@ -47,7 +47,7 @@ from numba import cuda, float32
 COLUMNS, THREADS = $columns, $threads
 
 
-@cuda.jit(cache=CACHE, fastmath=False, **BOUND)
+@cuda.jit(cache=CACHE, fastmath=False)
 def $name(weights, sums, settings, batch, error, rows, terms, width, partial):
     thread = cuda.threadIdx.x
     block = cuda.shared.array(0, float32)
@@ -224,4 +224,4 @@ def _module(loss: Callable[..., None], networks: int, columns: int, threads: int
     numbers = {"columns": columns, "threads": threads, "n_terms": TERMS}
     source = fill(KERNEL, name=loss.__name__, nets=nets, **{name: str(number) for name, number in numbers.items()})
     named = {f.__name__: f for f in (write, clear_terms, clear_rest, add_gradient, Tile, Net, Backward)}
-    return module_for(f"{loss.__name__}_cuda", source, {**named, "loss": for_cuda(loss), "BOUND": BOUND})
+    return module_for(f"{loss.__name__}_cuda", source, {**named, "loss": for_cuda(loss)})
