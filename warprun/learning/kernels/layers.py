@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +35,19 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
     return table
 
 
-def stacked_rows(stacks: Sequence[Sequence[nn.Module]], parameters: torch.Tensor) -> tuple[list[Layer], list[int]]:
-    """Return the table of networks that share the first rows of a block, their inputs, and the rows of their outputs."""
+class Outputs(NamedTuple):
+    """The rows of a network's outputs in a block, or of those of several that share their inputs: `first`, `first` + `apart`, ..."""
+
+    number: int
+    first: int
+    apart: int
+
+
+def stacked_rows(stacks: Sequence[Sequence[nn.Module]], parameters: torch.Tensor) -> tuple[list[Layer], Outputs]:
+    """Return the table of networks that share the first rows of a block, their inputs, and the rows of their outputs.
+
+    Several networks are alike, and have one output each.
+    """
     table: list[Layer] = []
     outputs: list[int] = []
     row = next(layer.in_features for layer in stacks[0] if isinstance(layer, nn.Linear))
@@ -43,7 +55,8 @@ def stacked_rows(stacks: Sequence[Sequence[nn.Module]], parameters: torch.Tensor
         table += layer_rows(layers, parameters, row)
         row = table[-1].out_row + table[-1].n_out
         outputs += range(table[-1].out_row, row)
-    return table, outputs
+    apart = outputs[1] - outputs[0] if len(outputs) > 1 else 1
+    return table, Outputs(len(outputs), outputs[0], apart)
 
 
 def policy_layers(network: ActorCritic, parameters: torch.Tensor) -> list[Layer]:

@@ -263,14 +263,14 @@ def soft_critics(tile, nets, drawing, batch, error):
 
 def squared_errors(tile, online, scale, batch, error):
     """Write derivatives of `scale` times the squared errors of all critics from the targets; an error is the largest of all critics."""
-    weight, share = float32(2.0) * scale / float32(batch.reward.size), float32(1.0) / float32(online.outputs.size)
+    weight, share = float32(2.0) * scale / float32(batch.reward.size), float32(1.0) / float32(online.outputs.number)
     begin = tile.begin
     load(tile, online, batch.action, batch.obs.shape[1])
     load(tile, online, batch.obs, 0)
     forward(tile, online)
     for c in columns(tile):
         error[begin + c] = float32(0.0)
-    for k in range(online.outputs.size):
+    for k in range(online.outputs.number):
         for c in columns(tile):
             value = get_output(tile, online, k, c)
             difference = value - get_scratch(tile, TARGET, c)
@@ -287,7 +287,7 @@ def actor(tile, nets, settings, batch, error):
     load(tile, trained, batch.obs, 0)
     forward(tile, trained)
     load(tile, critics, batch.obs, 0)
-    for d in range(trained.outputs.size):
+    for d in range(trained.outputs.number):
         for c in columns(tile):
             set_input(tile, critics, features + d, c, get_output(tile, trained, d, c))
     forward_first(tile, critics)
@@ -297,7 +297,7 @@ def actor(tile, nets, settings, batch, error):
     for c in columns(tile):
         set_slope(tile, critics, 0, c, float32(-1.0) / float32(batch.reward.size))
     slopes_to_input(tile, critics, 0)
-    for d in range(trained.outputs.size):
+    for d in range(trained.outputs.number):
         for c in columns(tile):
             set_slope(tile, trained, d, c, get_input_slope(tile, critics, features + d, c))
 
@@ -309,7 +309,7 @@ def soft_actor(tile, nets, drawing, batch, error):
     that by log std is -1 besides what comes through u (`learning.distributions.squashed`).
     """
     critics, trained = nets
-    features, count, size = batch.obs.shape[1], batch.reward.size, trained.outputs.size // 2
+    features, count, size = batch.obs.shape[1], batch.reward.size, trained.outputs.number // 2
     weight, temperature = float32(1.0) / float32(count), exp(drawing[0][0])
     load(tile, trained, batch.obs, 0)
     forward(tile, trained)
@@ -327,7 +327,7 @@ def soft_actor(tile, nets, drawing, batch, error):
     for d in range(size):
         for c in columns(tile):
             set_scratch(tile, SLOPES + d, c, float32(0.0))
-    for k in range(critics.outputs.size):
+    for k in range(critics.outputs.number):
         slopes_to_input(tile, critics, k)
         for d in range(size):
             for c in columns(tile):
@@ -351,7 +351,7 @@ def soft_actor(tile, nets, drawing, batch, error):
 def smallest_output(tile, net, c):
     """Return the number of the smallest output of column `c`, the first of equal ones."""
     smallest = 0
-    for k in range(1, net.outputs.size):
+    for k in range(1, net.outputs.number):
         if get_output(tile, net, k, c) < get_output(tile, net, smallest, c):
             smallest = k
     return smallest
@@ -362,7 +362,7 @@ def load_drawn(tile, actor, stream, batch, critics):
 
     The same as `learning.distributions.squashed`, with the draws of `draws.normals`.
     """
-    key, size, count, features = stream_key(stream), actor.outputs.size // 2, batch.reward.size, batch.obs.shape[1]
+    key, size, count, features = stream_key(stream), actor.outputs.number // 2, batch.reward.size, batch.obs.shape[1]
     for c in columns(tile):
         set_scratch(tile, LOG_DENSITY, c, float32(0.0))
     for d in range(size):
@@ -378,7 +378,7 @@ def load_drawn(tile, actor, stream, batch, critics):
 
 def load_smoothed(tile, actor, smoothing, batch, critics):
     """Take the actions of `actor` as inputs of `critics`, with clipped noise if its standard deviation is positive."""
-    key, size, count, features = stream_key(smoothing[2]), actor.outputs.size, batch.reward.size, batch.obs.shape[1]
+    key, size, count, features = stream_key(smoothing[2]), actor.outputs.number, batch.reward.size, batch.obs.shape[1]
     std, clip = float32(smoothing[0]), float32(smoothing[1])
     for d in range(size):
         for c in columns(tile):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from warprun.kernels import mlp
 from warprun.learning.draws import key_of
+from warprun.learning.kernels.layers import Outputs
 
 float32 = np.float32
 
@@ -23,8 +24,8 @@ class Net(NamedTuple):
     """[P]."""
     layers: NDArray[np.int64]
     """[layer, 7], see `warprun.kernels.mlp`."""
-    outputs: NDArray[np.int64]
-    """[outputs]: their rows."""
+    outputs: Outputs
+    """Numbers, and no array: LLVM vectorizes no loop that reads the row of an output in each of its steps."""
     block: NDArray[np.float32]
     """[row, column]: activations."""
     slopes: NDArray[np.float32]
@@ -65,7 +66,7 @@ def forward(tile, net):
 
 def forward_first(tile, net):
     """Compute the activations of the first network of a stack."""
-    mlp.forward(net.parameters, net.layers[: net.layers.shape[0] // net.outputs.size], net.block)
+    mlp.forward(net.parameters, net.layers[: net.layers.shape[0] // net.outputs.number], net.block)
 
 
 def get_input(tile, net, row, c):
@@ -80,29 +81,29 @@ def set_input(tile, net, row, c, x):
 
 def get_output(tile, net, k, c):
     """Return output `k` of column `c`."""
-    return net.block[net.outputs[k], c]
+    return net.block[net.outputs.first + k * net.outputs.apart, c]
 
 
 def clear_slopes(tile, net):
     """Set the slopes of all outputs, which are linear, to 0. On a GPU they take the place of the outputs."""
-    for row in net.outputs:
-        net.slopes[row] = float32(0.0)
+    for k in range(net.outputs.number):
+        net.slopes[net.outputs.first + k * net.outputs.apart] = float32(0.0)
 
 
 def clear_rest(tile, net):
     """Set the slopes of the outputs of columns without a transition to 0."""
-    for row in net.outputs:
-        net.slopes[row, tile.n :] = float32(0.0)
+    for k in range(net.outputs.number):
+        net.slopes[net.outputs.first + k * net.outputs.apart, tile.n :] = float32(0.0)
 
 
 def set_slope(tile, net, k, c, x):
     """Set the slope of output `k` of column `c`, once."""
-    net.slopes[net.outputs[k], c] = x
+    net.slopes[net.outputs.first + k * net.outputs.apart, c] = x
 
 
 def slopes_to_input(tile, net, k):
     """Compute the slopes of the inputs from those of the output of network `k` of a stack."""
-    layers = net.layers.shape[0] // net.outputs.size
+    layers = net.layers.shape[0] // net.outputs.number
     mlp.backward_to_input(net.parameters, net.layers[k * layers : (k + 1) * layers], net.block, net.slopes, tile.zeros)
 
 

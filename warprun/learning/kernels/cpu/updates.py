@@ -30,7 +30,7 @@ from warprun.learning.draws import Stream
 from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu.optimizer import PIECE, CpuAdam, split
 from warprun.learning.kernels.cpu.tiles import Net, Tile, clear_rest
-from warprun.learning.kernels.layers import stacked_rows
+from warprun.learning.kernels.layers import Outputs, stacked_rows
 from warprun.learning.kernels.losses import LOSS, VALUE
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, settings_for, stacks, with_layers
 from warprun.learning.replay import TransitionBatch, Transitions
@@ -123,8 +123,7 @@ class Stack(NamedTuple):
     """[P]."""
     layers: NDArray[np.int64]
     """[layer, 7], see `warprun.kernels.mlp`."""
-    outputs: NDArray[np.int64]
-    """[outputs]: their rows in a block."""
+    outputs: Outputs
     blocks: NDArray[np.float32]
     """[thread, block, row, column]: activations."""
     slopes: NDArray[np.float32]
@@ -171,9 +170,9 @@ class CpuSteps:
     def _net(self, network: nn.Module, parameters: torch.Tensor) -> Stack:
         """Return a network on the memory of `parameters` [P], with its own working memory."""
         table, outputs = stacked_rows(stacks(network), parameters)
-        blocks, slopes = aligned_zeros(2, self.team.count, SHARE_BLOCKS, outputs[-1] + 1, COLUMNS)
+        blocks, slopes = aligned_zeros(2, self.team.count, SHARE_BLOCKS, table[-1].out_row + table[-1].n_out, COLUMNS)
         gradient = np.zeros((self.shares, len(parameters)), np.float32)
-        return Stack(parameters.numpy(), np.array(table, np.int64), np.array(outputs, np.int64), blocks, slopes, gradient)
+        return Stack(parameters.numpy(), np.array(table, np.int64), outputs, blocks, slopes, gradient)
 
 
 class CpuStep:

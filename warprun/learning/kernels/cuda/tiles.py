@@ -19,6 +19,7 @@ from warprun.kernels.mlp_cuda import compute_layer, read, write
 from warprun.kernels.mlp_cuda_backward import add_row_sums, add_weight_slopes, compute_slopes, derivative
 from warprun.learning.draws import Stream, mix, seed_words
 from warprun.learning.kernels.cpu import tiles as on_cpu
+from warprun.learning.kernels.layers import Outputs
 from warprun.learning.rebinding import rebound
 from warprun.simulation.cuda_launch import SIMULATED, on_device
 
@@ -36,8 +37,8 @@ class Weights(NamedTuple):
     """[layer, 7] int32, see `mlp_cuda.BlockNetwork`; rows are those of the shared array."""
     back: torch.Tensor
     """[layer, 9] int32, see `mlp_cuda_backward.BlockBackward`."""
-    outputs: torch.Tensor
-    """[outputs] int32: their rows in the shared array."""
+    outputs: Outputs
+    """Rows of the shared array."""
     first: int
     """Row of the first input."""
     slopes: int
@@ -50,7 +51,7 @@ class Net(NamedTuple):
     weights: torch.Tensor
     layers: torch.Tensor
     back: Backward
-    outputs: torch.Tensor
+    outputs: Outputs
     first: int
     slopes: int
     columns: int
@@ -129,7 +130,7 @@ def forward(tile, net):
 
 def forward_first(tile, net):
     """Compute the activations of the first network of a stack."""
-    compute_layers(tile, net, net.layers.shape[0] // net.outputs.size)
+    compute_layers(tile, net, net.layers.shape[0] // net.outputs.number)
 
 
 def compute_layers(tile, net, count):
@@ -152,32 +153,32 @@ def set_input(tile, net, row, c, x):
 
 def get_output(tile, net, k, c):
     """Return output `k` of column `c`."""
-    return read(tile.block, net.outputs[k] * tile.columns + c)
+    return read(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.columns + c)
 
 
 def clear_slopes(tile, net):
     """Set the slopes of all outputs to 0. They take the place of the outputs, which must be linear."""
-    for k in range(net.outputs.size):
+    for k in range(net.outputs.number):
         for c in columns(tile):
-            write(tile.block, net.outputs[k] * tile.columns + c, float32(0.0))
+            write(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.columns + c, float32(0.0))
 
 
 def clear_rest(tile, net):
     """Set the slopes of the outputs of columns without a transition to 0."""
-    for k in range(net.outputs.size):
+    for k in range(net.outputs.number):
         for c in range(tile.n + tile.thread, tile.columns, tile.threads):
-            write(tile.block, net.outputs[k] * tile.columns + c, float32(0.0))
+            write(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.columns + c, float32(0.0))
 
 
 def set_slope(tile, net, k, c, x):
     """Set the slope of output `k` of column `c`, once: it takes the place of the output, through its activation function."""
-    at = net.outputs[k] * tile.columns + c
+    at = (net.outputs.first + k * net.outputs.apart) * tile.columns + c
     write(tile.block, at, x * derivative(read(tile.block, at), net.layers[net.layers.shape[0] - 1, 6]))
 
 
 def slopes_to_input(tile, net, k):
     """Compute the slopes of the inputs from those of the output of network `k` of a stack."""
-    count = net.layers.shape[0] // net.outputs.size
+    count = net.layers.shape[0] // net.outputs.number
     for n in range(count):
         barrier()
         compute_slopes(net, net.back, (k + 1) * count - 1 - n, tile.block, tile.thread, tile.threads)

@@ -24,7 +24,7 @@ from warprun.learning.kernels.cuda.gradient import threads_of
 from warprun.learning.kernels.cuda.optimizer import CudaAdam
 from warprun.learning.kernels.cuda.sums import BlockSums
 from warprun.learning.kernels.cuda.tiles import Backward, Net, Tile, Weights, add_gradient, clear_rest, clear_terms, for_cuda, words
-from warprun.learning.kernels.layers import stacked_rows
+from warprun.learning.kernels.layers import Outputs, stacked_rows
 from warprun.learning.kernels.losses import LOSS, VALUE
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, settings_for, stacks, with_layers
 from warprun.learning.replay import TransitionBatch
@@ -85,7 +85,7 @@ def slope(parameter, mean, number, into):
 class Packed:
     """The weights of a network in the orders in which kernels read them, and its place in the shared array."""
 
-    def __init__(self, parameters: torch.Tensor, table: Iterable[Layer], outputs: Iterable[int], first: int, slopes: int) -> None:
+    def __init__(self, parameters: torch.Tensor, table: Iterable[Layer], outputs: Outputs, first: int, slopes: int) -> None:
         """`table` and `outputs` have the rows of the shared array; `slopes` is the row of the first input's slope."""
         device, self._parameters, self.table = parameters.device, parameters, list(table)
         forward, layers = pack_layers(self.table)
@@ -98,7 +98,7 @@ class Packed:
             weights_back=self._packed[len(forward) :],
             layers=torch.from_numpy(layers).to(device),
             back=torch.from_numpy(back).to(device),
-            outputs=torch.tensor(list(outputs), dtype=torch.int32, device=device),
+            outputs=outputs,
             first=first,
             slopes=slopes,
         )
@@ -203,10 +203,10 @@ def packed(networks: Iterable[object], of: CudaSteps) -> tuple[list[Packed], int
         table, outputs = stacked_rows(stacks(network), of.parameters[network])  # type: ignore[arg-type]
         place = of.followed.get(network, network)
         first = firsts.setdefault(place, end)
-        inputs, rows = table[0].n_in, outputs[-1] + 1
+        inputs, rows = table[0].n_in, table[-1].out_row + table[-1].n_out
         moved = [layer._replace(in_row=layer.in_row + first, out_row=layer.out_row + first) for layer in table]
         slopes = first if network is trained else first + rows
-        nets.append(Packed(of.parameters[network], moved, [first + row for row in outputs], first, slopes))
+        nets.append(Packed(of.parameters[network], moved, outputs._replace(first=first + outputs.first), first, slopes))
         end = max(end, first + rows + inputs)
     return nets, end
 
