@@ -98,6 +98,7 @@ def test_dueling_values_are_those_of_the_definition() -> None:
     values, outputs = network(obs), network.last(network.trunk(obs))
     close(values.mean(-1), outputs[:, 0])
     advantage = outputs[:, 1:]
+    assert torch.equal(network(obs[None]), values[None])  # as with memory, whose rows have an axis of steps
     close(values[:, 1] - values[:, 0], advantage[:, 1] - advantage[:, 0])
     assert [layer.out_features for layer in network.trunk if isinstance(layer, torch.nn.Linear)] == [8, 5]
 

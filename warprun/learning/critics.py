@@ -99,11 +99,11 @@ class QuantileQNetwork(Remembering):
     def quantiles(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the quantiles [B, actions, N] of `rows` [B, F]."""
         outputs = self.last(self.trunk(rows))
-        deviation = outputs[:, self.of_values :].unflatten(-1, (-1, self.count))
+        deviation = outputs[..., self.of_values :].unflatten(-1, (-1, self.count))
         return self._values(outputs).unsqueeze(-1) + deviation - deviation.mean(-1, keepdim=True)
 
     def _values(self, outputs: torch.Tensor) -> torch.Tensor:
-        outputs = outputs[:, : self.of_values]
+        outputs = outputs[..., : self.of_values]
         return dueling(outputs) if self.of_values > self.actions else outputs
 
     def trained_layers(self) -> list[nn.Module]:
@@ -122,8 +122,8 @@ def trunk(observation: Box, config: LayersConfig) -> nn.Sequential:
 
 
 def dueling(outputs: torch.Tensor) -> torch.Tensor:
-    """Return the values [B, n] of actions: `outputs` [B, 1 + n] are the value of the state and the advantages, of any mean."""
-    value, advantage = outputs[:, :1], outputs[:, 1:]
+    """Return the values [..., n] of actions: `outputs` [..., 1 + n] are the value of the state and the advantages, of any mean."""
+    value, advantage = outputs[..., :1], outputs[..., 1:]
     return value + advantage - advantage.mean(-1, keepdim=True)
 
 
