@@ -26,7 +26,8 @@ from warprun.learning.kernels.replay import (
     uniform_row,
 )
 from warprun.learning.replay import BRANCHES, Replay, TransitionBatch
-from warprun.learning.tensors import N, converted
+from warprun.learning.tensors import converted
+from warprun.simulation.cpu import as_numpy
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 float32, float64 = np.float32, np.float64
@@ -93,11 +94,6 @@ def put_priorities(tree, rows, errors, alpha, eps):
             sum_node(tree, level, rows[b] // reach)
 
 
-def for_kernels(arrays: N) -> N:
-    """Return a NamedTuple with arrays in the place of its tensors, on their memory."""
-    return converted(arrays, lambda each: each.numpy() if isinstance(each, torch.Tensor) else each)
-
-
 @cache
 def module() -> ModuleType:
     """Return the compiled kernels."""
@@ -110,14 +106,14 @@ class CpuReplay(Replay):
     def __init__(self, *given: Any, **settings: Any) -> None:
         """Take what `Replay` takes."""
         super().__init__(*given, **settings)
-        self._memory = tuple(map(for_kernels, (self.ring, self.tree, position(self.place))))
+        self._memory = tuple(converted(part, as_numpy) for part in (self.ring, self.tree, position(self.place)))
         self._batch = self.batch_memory()
         self._calls: dict[str, tuple[Call, tuple[object, ...]]] = {}
         """By the name of the kernel: its last call, and what it was made for."""
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
         def arguments() -> tuple[object, ...]:
-            return *self._memory, for_kernels(rollout_of(trajectory, group))
+            return *self._memory, converted(rollout_of(trajectory, group), as_numpy)
 
         self._call("store", arguments, trajectory)(0, trajectory.horizon, 0)
 
@@ -125,15 +121,8 @@ class CpuReplay(Replay):
         """Return batch `number` ([] int64), which the next draw overwrites."""
 
         def arguments() -> tuple[object, ...]:
-            batch = for_kernels(self._batch)
-            return (
-                *self._memory,
-                Stream(self.seed, number).words(),
-                self.beta.tensor.numpy(),
-                self.n_step,
-                self.gamma,
-                batch,
-            )
+            stream, batch = Stream(self.seed, number).words(), converted(self._batch, as_numpy)
+            return *self._memory, stream, self.beta.tensor.numpy(), self.n_step, self.gamma, batch
 
         self._call("draw", arguments, number)(0, 1, 0)
         return self._batch

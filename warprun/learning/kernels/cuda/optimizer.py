@@ -98,6 +98,14 @@ def move(state, m, g, step, square_scale, tau):
         write(state.target, m, between(read(state.target, m), parameter, tau))
 
 
+ADD_UP = """cuda.syncthreads()
+    half = THREADS // 2
+    while half > 0:
+        if thread < half:
+            sums[thread] += sums[thread + half]
+        cuda.syncthreads()
+        half //= 2"""
+"""Leaves the sum of `sums` in its first element."""
 KERNEL = '''"""Clipping and a step of Adam on CUDA; written by warprun."""
 
 from numba import cuda, float32
@@ -110,13 +118,7 @@ def squares(gradient, partial):
     thread, first = cuda.threadIdx.x, cuda.blockIdx.x * PART
     sums = cuda.shared.array(THREADS, float32)
     sums[thread] = sum_of_squares(gradient, first + thread, min(first + PART, gradient.size), THREADS)
-    cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if thread < half:
-            sums[thread] += sums[thread + half]
-        cuda.syncthreads()
-        half //= 2
+    {add_up}
     if thread == 0:
         partial[cuda.blockIdx.x] = sums[0]
 
@@ -126,13 +128,7 @@ def step(gradient, partial, state, tau):
     thread = cuda.threadIdx.x
     sums = cuda.shared.array(THREADS, float32)
     sums[thread] = sum_of(partial, thread, THREADS)
-    cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if thread < half:
-            sums[thread] += sums[thread + half]
-        cuda.syncthreads()
-        half //= 2
+    {add_up}
     if thread == 0:
         norm = sqrt(sums[0])
         scale = state.max_norm / (norm + float32(1e-6))
@@ -179,9 +175,8 @@ class CudaAdam:
         )
         self.partial = torch.empty(-(-len(parameters) // PART), device=parameters.device)
         functions = (sum_of, sum_of_squares, corrections, move, read, sqrt)
-        self.module = module_for(
-            "optimizer_cuda", KERNEL.format(threads=THREADS, part=PART), {function.__name__: function for function in functions}
-        )
+        source = KERNEL.format(threads=THREADS, part=PART, add_up=ADD_UP)
+        self.module = module_for("optimizer_cuda", source, {function.__name__: function for function in functions})
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernel (`kernels.ahead`)."""

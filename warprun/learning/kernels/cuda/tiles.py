@@ -1,8 +1,8 @@
 """Tiles of transitions on CUDA, in the shared memory of a block: the operations of which losses are made.
 
 `kernels.cpu.tiles` has the same names for a CPU; `for_cuda` gives a loss these. All networks of a loss have rows of one shared array, in
-which element [row, column] is at row * columns + column. A thread computes whole columns between two products of matrices, so only those
-and `load` need barriers, which these operations have; inputs are read behind `forward`.
+which element [row, column] is at row * columns + column. Between two products of matrices a thread computes whole columns, which needs no
+barrier. `load` and the products have barriers of their own, but a loss must not read an input before `forward` has run.
 """
 
 from __future__ import annotations
