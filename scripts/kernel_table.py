@@ -305,11 +305,13 @@ def name_of(launch: Launch, agent: str) -> str:
     if launch.name in ("forward", "backward"):
         kind = "lstm" if "lstm_forward" in names else "gru"
         return f"{launch.name}, {kind}, {names['COLUMNS']} x {launch.grid(MOST_THREADS)[1]}"
-    if launch.name == "gradient":
-        actions = "gaussian" if "gaussian_forward" in names else "choices"
-        return f"gradient, {agent}, {actions}, {names['COLUMNS']} x {names['THREADS']}"
-    sized = launch.name == "next_values" or launch.name in LOSSES
-    return f"{launch.name}, {names['COLUMNS']} x {names['THREADS']}" if sized else launch.name
+    name = launch.name
+    if name == "gradient":
+        loss = names["loss"].py_func
+        parts = {getattr(cell.cell_contents, "__name__", "") for cell in loss.__closure__ or ()}
+        found = [actions for actions in ("choices", "gaussian") if f"evaluate_{actions}" in parts]
+        name = f"gradient, {agent}, {found[0]}" if found else loss.__name__
+    return f"{name}, {names['COLUMNS']} x {names['THREADS']}" if launch.name in ("gradient", "next_values") else name
 
 
 def agent_of(run: str) -> str:

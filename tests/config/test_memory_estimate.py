@@ -126,13 +126,16 @@ def test_a_setting_that_costs_memory_raises_the_estimate() -> None:
 def test_constants_are_those_of_the_code() -> None:
     from warprun.kernels import simd
     from warprun.learning import replay, slices
+    from warprun.learning.kernels import choose, policy_loss
     from warprun.learning.kernels.cpu import gradient, updates
+    from warprun.learning.settings.plan import POLICY_ROWS
     from warprun.runs import evaluation
 
     assert simd.COLUMNS == byte_counts.COLUMNS
-    assert gradient.SHARES == byte_counts.ON_POLICY_SHARES
+    assert gradient.SHARES == byte_counts.SHARES
     assert gradient.CACHE_BYTES == byte_counts.GRADIENT_BLOCKS_BYTES
-    assert updates.SHARE_BLOCKS * simd.COLUMNS == byte_counts.OFF_POLICY_SHARE_ROWS
+    assert (choose.SHARE_TILES, updates.SHARE_TILES) == (byte_counts.ON_POLICY_TILES, byte_counts.OFF_POLICY_TILES)
+    assert policy_loss.COMPONENTS == POLICY_ROWS
     assert (slices.ROWS, slices.TOGETHER) == (byte_counts.SLICE_ROWS, byte_counts.SLICES_TOGETHER)
     assert replay.BRANCHES == byte_counts.BRANCHES
     assert evaluation.CHUNK == EVALUATION_STEPS
@@ -141,6 +144,7 @@ def test_constants_are_those_of_the_code() -> None:
 def test_replay_and_networks_are_counted_exactly() -> None:
     import torch
 
+    from tests.learning.torch_replay import TorchReplay
     from warprun.learning.networks import ActorCritic
     from warprun.learning.optimizers import OPTIMIZERS as CLASSES
     from warprun.learning.replay import Replay
@@ -153,7 +157,7 @@ def test_replay_and_networks_are_counted_exactly() -> None:
     for capacity in (1, 16, 17, 5000):
         for prioritized in (False, True):
             config = OffPolicyConfig(replay=ReplayConfig(capacity=capacity, prioritized=prioritized))
-            replay = Replay(config, group, torch.device("cpu"), n_envs=1, seed=0)
+            replay = Replay(config, group, torch.device("cpu"), 1, 0, None, TorchReplay)
             held = [*replay.ring, *([replay.tree.priority, replay.tree.sums] if prioritized else [])]
             assert byte_counts.ring(capacity, 24, 2, prioritized) == sum(part.numel() * part.element_size() for part in held)
     network = ActorCritic(Box(3), 2, NetworkConfig(hidden=[5, 7]))

@@ -20,12 +20,12 @@ from torch.utils._pytree import tree_leaves
 
 from tests.agents import build
 from tests.learning.cuda.simulated import KERNEL_MODULES, cuda_kernels, with_few_threads
+from tests.learning.torch_replay import TorchReplay
 from tests.simulation import rollouts
 from warprun.kernels import repeat
 from warprun.learning import on_policy
 from warprun.learning.kernels import choose
 from warprun.learning.kernels.cuda import recurrent as cuda_recurrent
-from warprun.learning.replay import Replay
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation import cuda_launch
@@ -148,7 +148,7 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
 
 def as_on_a_gpu() -> None:
     """Let the CPU take the code that is a GPU's."""
-    choose.CpuReplay = Replay  # type: ignore[misc, assignment]
+    choose.operations_of_replay = lambda context: TorchReplay  # type: ignore[assignment]
     repeat.record = record
     repeat.run_aside = lambda work: work()
     for place in (choose, on_policy):  # kernels leave the layers of 4 units to torch

@@ -13,6 +13,7 @@ from torch import nn
 
 import warprun
 from tests.environments import quadrants
+from tests.learning.torch_replay import TorchReplay
 from tests.words import words
 from warprun.algorithms.settings import DQNConfig
 from warprun.cli import main as cli
@@ -301,7 +302,7 @@ def test_bytes_in_replay_memory_are_counted_exactly() -> None:
     for kind in ("image", "real"):
         group = GroupSpec("agent", 1, Box(54, fields=(Field(0, (6, 3, 3), kind=kind),)), Discrete(2))  # type: ignore[arg-type]
         config = DQNConfig(batch_size=8, replay=ReplayConfig(capacity=50), network=LayersConfig(encoder="conv", kernels=[2, 2]))
-        held = Replay(config, group, CPU, n_envs=1, seed=0).ring
+        held = Replay(config, group, CPU, 1, 0, None, TorchReplay).ring
         counted = config.memory(Spec((group,)), RunSizes(1, 1, False, False, False, False)).replay
         assert counted == sum(part.numel() * part.element_size() for part in held)
 

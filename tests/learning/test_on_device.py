@@ -12,6 +12,7 @@ import torch
 from tests.agents import build
 from tests.learning.helpers import SPACES, environment, rollout
 from tests.learning.test_off_policy import single
+from tests.learning.torch_replay import TorchReplay
 from tests.pretended import CUDA, OnDevice, Ordered, Pretended, gradients, pretended
 from warprun.environment import Box, Environment
 from warprun.learning import capture
@@ -94,7 +95,7 @@ class Watched:
 
 
 def by_torch(config: OffPolicyConfig, group: GroupSpec, context: Context, seed: int) -> Replay:
-    return Replay(config, group, context.device, context.n_envs, seed, context.sources)
+    return Replay(config, group, context.device, context.n_envs, seed, context.sources, TorchReplay)
 
 
 @pytest.mark.by_default(3)

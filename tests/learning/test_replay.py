@@ -1,6 +1,7 @@
 """The ring of transitions and its draws: against the golden numbers, by statistics, and both forms of every operation together."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,19 @@ from scipy import stats
 
 from tests.compiled import compiled
 from tests.learning.helpers import CPU, SPACES, Golden, close, environment, rollout
+from tests.learning.torch_replay import TorchReplay
 from warprun.environment import Box, Discrete, Environment, Group, Phase, Space
 from warprun.errors import UserError
 from warprun.learning.kernels import replay as rows
 from warprun.learning.kernels.cpu import replay as kernels
 from warprun.learning.kernels.cpu.replay import CpuReplay
-from warprun.learning.replay import Replay, Transitions
+from warprun.learning.replay import Replay, ReplayOperations, Transitions
 from warprun.learning.settings.off_policy import OffPolicyConfig, ReplayConfig
 from warprun.simulation.trajectory import Trajectory, allocate
 from warprun.spec import Field
 
-FORMS = [pytest.param(CpuReplay, id="kernels"), pytest.param(Replay, id="torch")]
+Form = Callable[[Replay], ReplayOperations]
+FORMS = [pytest.param(CpuReplay, id="kernels"), pytest.param(TorchReplay, id="torch")]
 
 
 def single(space: Space, features: int = 1) -> Environment:
@@ -33,7 +36,7 @@ def single(space: Space, features: int = 1) -> Environment:
 def make(
     env: Environment,
     n_envs: int,
-    form: type[Replay] = CpuReplay,
+    form: Form = CpuReplay,
     n_step: int = 1,
     gamma: float = 0.9,
     batch_size: int = 8,
@@ -42,7 +45,7 @@ def make(
 ) -> Replay:
     group = env.spec.groups[0]
     settings = OffPolicyConfig(batch_size=batch_size, n_step=n_step, gamma=gamma, replay=ReplayConfig(**{"beta": 0.5, **config}))
-    return form(settings, group, CPU, n_envs, 5, sources)
+    return Replay(settings, group, CPU, n_envs, 5, sources, form)
 
 
 def store(replay: Replay, taken: Trajectory) -> None:
@@ -53,27 +56,27 @@ def store(replay: Replay, taken: Trajectory) -> None:
 
 def everything(replay: Replay) -> Transitions[torch.Tensor]:
     """Return all transitions of the ring, in the order of its rows."""
-    found = replay.gather(torch.arange(replay.size))
-    if isinstance(replay, CpuReplay):
+    found = TorchReplay(replay).gather(torch.arange(replay.size))
+    if isinstance(replay.operations, CpuReplay):
         arrays = Transitions(*(part.numpy() for part in found))
         for part in (found.obs, found.action, found.reward, found.discount, found.next_obs):
             part.fill_(-7)
-        compiled(kernels.gather_batch)(replay._memory[0], replay._memory[2], replay.n_step, replay.gamma, arrays)
+        compiled(kernels.gather_batch)(replay.operations._memory[0], replay.operations._memory[2], replay.n_step, replay.gamma, arrays)
     return found
 
 
 def find(replay: Replay, mass: torch.Tensor) -> torch.Tensor:
     """Return the rows whose interval of the cumulative priorities contains `mass` [B]."""
-    if not isinstance(replay, CpuReplay):
-        return replay.find(mass)
+    if not isinstance(replay.operations, CpuReplay):
+        return TorchReplay(replay).find(mass)
     found = compiled(rows.find_row)
-    return torch.tensor([found(replay._memory[1], float(each)) for each in mass])
+    return torch.tensor([found(replay.operations._memory[1], float(each)) for each in mass])
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 20])
 @pytest.mark.parametrize("g", [0, 1])
-def test_nstep_returns_are_the_golden_ones(form: type[Replay], n: int, g: int, golden: Golden) -> None:
+def test_nstep_returns_are_the_golden_ones(form: Form, n: int, g: int, golden: Golden) -> None:
     """64 steps of 8 environments in rollouts of 16; an observation is the number of its transition, and finds its value."""
     given, expected = golden("gae"), golden("nstep")
     gamma = float(expected["gamma"][g])
@@ -105,7 +108,7 @@ def test_nstep_returns_are_the_golden_ones(form: type[Replay], n: int, g: int, g
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_rollout_that_does_not_continue_the_last_one_cuts_its_episodes_off(form: type[Replay]) -> None:
+def test_a_rollout_that_does_not_continue_the_last_one_cuts_its_episodes_off(form: Form) -> None:
     """As when a run continues, and its environments cannot: returns of 3 steps end where the first rollout ended."""
     env = single(Discrete(2))
     replay = make(env, 2, form, n_step=3, gamma=0.5, capacity=12)
@@ -124,7 +127,7 @@ def test_a_rollout_that_does_not_continue_the_last_one_cuts_its_episodes_off(for
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_priorities_are_the_golden_ones(form: type[Replay], golden: Golden) -> None:
+def test_priorities_are_the_golden_ones(form: Form, golden: Golden) -> None:
     g = golden("per")
     count = len(g["td_error"])
     settings = {"alpha": float(g["alpha"]), "eps": float(g["eps"])}
@@ -143,7 +146,7 @@ def test_priorities_are_the_golden_ones(form: type[Replay], golden: Golden) -> N
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_row_of_several_errors_has_the_largest_priority_in_any_order(form: type[Replay]) -> None:
+def test_a_row_of_several_errors_has_the_largest_priority_in_any_order(form: Form) -> None:
     random = torch.Generator().manual_seed(0)
     rows, errors = torch.randint(40, (64,), generator=random), torch.randn(64, generator=random)
     assert len(rows.unique()) < 40
@@ -168,7 +171,7 @@ def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> N
     """Three actors of two kinds of end, a ring that wraps around, and 17 x 16 rows: three levels of sums."""
     env = environment(one=space)
     settings = {"n_step": 3, "capacity": 305, "prioritized": prioritized, "batch_size": 64}
-    forms = [make(env, 5, form, **settings) for form in (CpuReplay, Replay)]
+    forms = [make(env, 5, form, **settings) for form in (CpuReplay, TorchReplay)]
     for number in range(12):
         taken = rollout(env, horizon=6, n_envs=5, seed=number)
         batches = []
@@ -186,7 +189,7 @@ def test_both_forms_keep_and_draw_the_same(prioritized: bool, space: Space) -> N
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["image", "binary"])
-def test_bytes_are_kept_exactly(form: type[Replay], kind: Any) -> None:
+def test_bytes_are_kept_exactly(form: Form, kind: Any) -> None:
     """What comes back has the bits of what was stored, which are those of 255 float32 quotients."""
     base = single(Discrete(2)).groups[0]
     of_bytes = Box(256, fields=(Field(0, (4, 8, 8), kind=kind),))
@@ -290,7 +293,7 @@ def test_prioritized_draws_from_a_million_are_quick() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rollouts_of_several_sources_are_continued_by_those_of_the_same_source(form: type[Replay]) -> None:
+def test_rollouts_of_several_sources_are_continued_by_those_of_the_same_source(form: Form) -> None:
     """Three sources take turns at random, one loses a rollout; every n-step return is that of the stream of its source."""
     rng, horizon, n_envs, n = np.random.default_rng(1), 3, 2, 5
     env = single(Discrete(2))

@@ -52,13 +52,14 @@ def kernels_of(learner: Learner[Any]) -> Operations:
 
 
 def gradient(algorithm: str, space: str, masked: bool, network: str, count: int) -> Found:
-    """Compute the gradient of rows that `order` picks out of twice as many; the others are not finite."""
+    """Compute the gradient of rows that `order` picks out of twice as many; the others are not finite. Advantages are normalized."""
     learner = learner_for(algorithm, SPACES[space], NETWORKS[network], fused=False)
     rows = rows_for(learner, count, masked)
     exact, terms = exact_gradient(algorithm, learner, rows)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     twice = rows.each(lambda x: torch.cat((x[order], x[order] * (torch.nan if x.is_floating_point() else 0))))
-    found, means = kernels_of(learner).gradient(twice, rows.advantage, torch.argsort(order), None)
+    moments = torch.tensor(2.0), torch.tensor(9.0)
+    found, means = kernels_of(learner).gradient(twice, 3.0 * rows.advantage + 2.0, torch.argsort(order), moments)
     scale = np.abs(exact).max()
     kept = numbers({"gradient": found / scale, "terms": means}.items())
     return kept, {"gradient": exact / scale, "terms": np.array(terms)}

@@ -13,15 +13,19 @@ from torch import nn
 
 from tests.agents import build
 from tests.learning.helpers import environment, rollout
+from tests.learning.torch_replay import TorchReplay
 from tests.ptx.learning import Found
 from tests.simulation.rollouts import Arrays
 from warprun.algorithms.dqn import quantiles_loss, values_loss
 from warprun.environment import Box, Discrete, Environment, Space
 from warprun.learning.descent import Terms
 from warprun.learning.kernels import choose
+from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.kernels.cuda import updates as cuda_updates
 from warprun.learning.kernels.cuda.replay import CudaReplay
-from warprun.learning.kernels.cuda.updates import CudaStep, CudaSteps
+from warprun.learning.kernels.cuda.updates import CudaKernels
+from warprun.learning.kernels.steps import TileStep
+from warprun.learning.kernels.tile_loss import Drawn
 from warprun.learning.off_policy import OffPolicyLearner
 from warprun.learning.replay import Replay, TransitionBatch
 from warprun.learning.settings.networks import LayersConfig
@@ -55,7 +59,11 @@ def environment_of(space: Space) -> Environment:
 @contextmanager
 def cuda_steps() -> Iterator[None]:
     """Let kernels for a GPU compute what those of a CPU would in agents that are made in this context."""
-    with patch.object(choose, "CpuSteps", CudaSteps), patch.object(choose, "CpuReplay", CudaReplay):
+
+    def kernels_of(trained: Any, config: OffPolicyConfig, *_: Any) -> CudaKernels:
+        return CudaKernels(trained, config.batch_size)
+
+    with patch.object(choose, "kernels_of", kernels_of), patch.object(choose, "operations_of_replay", lambda context: CudaReplay):
         yield
 
 
@@ -82,7 +90,8 @@ def learner_of(case: str, batch_size: int, network: str) -> OffPolicyLearner[Any
     """Return a learner with CUDA kernels for two multiprocessors and with a full replay memory."""
     name, space, settings = CASES[case]
     given = {"learning_starts": 10**6, "batch_size": batch_size, "replay": ReplayConfig(capacity=200), "utd_ratio": 0.1, **settings}
-    with cuda_steps(), patch.object(cuda_updates, "multiprocessors", lambda device: 2):
+    few = [patch.object(module, "multiprocessors", lambda device: 2) for module in (cuda_gradient, cuda_updates)]
+    with cuda_steps(), few[0], few[1]:
         agent = build(name, environment_of(space), fused=True, **given | {"network": NETWORKS[network]})
     for seed in range(6):
         agent.update(rollout(environment_of(space), horizon=8, n_envs=5, seed=seed), 0.0)
@@ -101,10 +110,11 @@ def gradients(case: str, batch_size: int, network: str) -> Found:
     found: dict[str, np.ndarray] = {}
     for name in ("values", "critics", "actor"):
         step = getattr(learner, f"{name}_step", None)
-        if isinstance(step, CudaStep):
-            found[name] = step.gradient(batch).double().numpy().copy()
+        if isinstance(step, TileStep):
+            error = torch.zeros(batch_size)
+            found[name] = torch.cat(step.gradient(Drawn.of(batch, error), batch_size)).double().numpy().copy()
             if name != "actor":
-                found["error"] = step._error.double().numpy().copy()
+                found["error"] = error.double().numpy().copy()
     exact = exact_gradients(learner, batch)
     for name in found.keys() - {"error"}:
         for arrays in (found, exact):
@@ -167,8 +177,8 @@ def replay_memory(case: str) -> Found:
         group = replace(group, observation=Box(3, fields=(Field(0, (1, 3), kind="image"),)))
     settings = OffPolicyConfig(batch_size=23, n_step=given.pop("n_step", 1), gamma=0.9, replay=ReplayConfig(**{"beta": 0.5, **given}))
     arrays: Found = ({}, {})
-    for found, form in zip(arrays, (CudaReplay, Replay), strict=True):
-        memory = form(settings, group, torch.device("cpu"), 5, 7, sources)
+    for found, form in zip(arrays, (CudaReplay, TorchReplay), strict=True):
+        memory = Replay(settings, group, torch.device("cpu"), 5, 7, sources, form)
         for n in range(5):
             taken = rollout(env, horizon=5, n_envs=5, seed=n)
             if group.observation.bytes:

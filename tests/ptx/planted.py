@@ -9,7 +9,7 @@ from tests.ptx.machine import Kind, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.rolling import Arrays, clear, difference, machine, same_bits, wrong_in
 from warprun.kernels.mlp_cuda import load_columns
-from warprun.learning.kernels.cuda import returns, sums
+from warprun.learning.kernels.cuda import returns, sums, tiles
 from warprun.simulation.cuda import CudaBackend
 
 BARRIER, NOTHING = "cuda.syncthreads()", "pass"
@@ -69,8 +69,12 @@ PLANTED = (
     Planted("returns", Mistake("columns that do not exist", "if column < rollout.columns:", "if True:"), OUTSIDE),
     Planted("returns", Mistake("the value of another actor", "at + rollout.columns)", "at + 1)", function=returns.follow), NUMBERS),
     Planted("gradient", Mistake("sums that begin with nothing", "fresh = True", "fresh = False"), Kind.NEVER_WRITTEN),
-    Planted("gradient", Mistake("columns that are not cleared", "clear_column(network, block, column, own, end)", NOTHING), UNCLEAR),
-    Planted("gradient", Mistake("no barrier before slopes replace activations", BARRIER, NOTHING, nth=3), HIDDEN_RACE),
+    Planted("gradient", Mistake("memory that is not cleared", "range(thread, rows * COLUMNS, THREADS)", "range(0)"), UNCLEAR),
+    Planted(
+        "gradient",
+        Mistake("no barrier before slopes replace activations", "barrier()", NOTHING, function=tiles.add_gradient, nth=1),
+        HIDDEN_RACE,
+    ),
     Planted(
         "gradient",
         Mistake("a block that is not added", "(part, blocks, parts)", "(part, blocks - 1, parts)", function=sums.sum_over_blocks),

@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from warprun.kernels.cache import KernelFiles, awaited, cache_root, module_name
+from warprun.kernels.made import dumps
 from warprun.kernels.without_gpu import compiling_for
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def begin(processes: int = 1) -> None:
     _wanted.clear()
     _begun.clear()
     try:
-        orders = [pickle.dumps(order) for _, order in wanted.values()]
+        orders = [dumps(order) for _, order in wanted.values()]
     except (pickle.PicklingError, AttributeError, TypeError):  # functions of an agent that another process cannot import
         wanted, orders = {}, []
     begun = [_waiting.pop() if _waiting else _start(()) for _ in range(min(processes, len(orders)))]

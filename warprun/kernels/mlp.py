@@ -165,8 +165,7 @@ def infer(inference, thread, tile, t, n_actors, features, obs, value):
             for f in range(features):
                 for lane in range(lanes):
                     part[f, a * width + lane] = obs[(lane * n_actors + begin + a) * features + f]
-        normalize(network.mean, network.scale, part)
-        forward(network.parameters, network.layers, part)
+        compute(network, part)
         for a in range(actors):
             for k in range(n_logits):
                 for lane in range(width):
@@ -180,11 +179,13 @@ def infer(inference, thread, tile, t, n_actors, features, obs, value):
                 logits[k, a, lane] = log_std
 
 
-def normalize(mean, scale, block):
-    """Normalise the observation in `block` to mean 0 and variance 1, clipped; without statistics, change nothing."""
+def compute(network, block):
+    """Normalise the observations in the first rows of `block` [rows, columns], if the network has statistics, and compute all layers."""
+    mean, scale = network.mean, network.scale
     for f in range(mean.size):
         for column in range(block.shape[1]):
             block[f, column] = normalized(block[f, column], mean[f], scale[f])
+    forward(network.parameters, network.layers, block)
 
 
 def normalized(x, mean, scale):

@@ -33,6 +33,8 @@ class BlockBackward(NamedTuple):
     where weights and biases are in the flat parameters."""
     sums: torch.Tensor
     """[S, 2] int32: rows of the block whose sums belong to the gradient, and where each is added there."""
+    columns: int
+    """Of the block."""
 
 
 def pack_backward(table: Sequence[Layer]) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +192,7 @@ def derivative(y, activation):
 
 def add_row_sums(network, back, block, slopes, at, fresh, thread, threads):
     """Add the sums of the rows in `back.sums`, this thread's share, to `slopes` from index `at` on; `fresh`: there is nothing yet."""
-    columns = network.columns
+    columns = back.columns
     for n in range(thread, back.sums.shape[0], threads):
         row, to = back.sums[n, 0] * columns, at + back.sums[n, 1]
         total = float32(0.0)

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import torch
 
 from warprun.learning.communicator import Communicator
+from warprun.learning.formulas import advantage_scale
+from warprun.learning.tensors import on_tensors
 from warprun.simulation.trajectory import GroupTrajectory, rows_of
-
-ROUNDING = 2.0**-20
-"""Advantages whose standard deviation is less than this part of their mean differ by the rounding of float32 sums."""
 
 
 class Spread(NamedTuple):
@@ -145,8 +144,7 @@ class Batch:
 
 def normalize_advantage(advantage: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """Return `advantage` [R] less `mean`, over the standard deviation; 0, but for rounding, if it has a single row or does not vary."""
-    deviation = variance.sqrt()
-    return (advantage - mean).div_(torch.where(deviation > ROUNDING * mean.abs(), deviation + 1e-8, 1.0))
+    return (advantage - mean).mul_(on_tensors(advantage_scale)(mean, variance))
 
 
 def explained_variance(spread: Spread) -> torch.Tensor:

@@ -26,6 +26,10 @@ SMALLEST_MOMENT = np.float32(1e-36)
 take some 40 times as long for those."""
 
 
+ROUNDING = 2.0**-20
+"""Advantages whose standard deviation is less than this part of their mean differ by the rounding of float32 sums."""
+
+
 class Row(NamedTuple):
     """A row of the rollout as a loss gets it, see `RowLoss`."""
 
@@ -67,6 +71,12 @@ def varies(mean, variance):  # type: ignore[no-untyped-def]
     """Return whether numbers vary by more than the rounding of float32."""
     least = maximum(abs(RESOLUTION * mean), TINY)
     return variance > least * least
+
+
+def advantage_scale(mean, variance):  # type: ignore[no-untyped-def]
+    """Return what advantages less their mean are multiplied by: 1 over the standard deviation, or 1 if they do not vary."""
+    deviation = sqrt(variance)
+    return where(deviation > ROUNDING * abs(mean), 1.0 / (deviation + 1e-8), 1.0)
 
 
 def normalized_reward(reward, terminated, mean, scale, gamma):  # type: ignore[no-untyped-def]

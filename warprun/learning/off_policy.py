@@ -61,7 +61,7 @@ class OffPolicyLearner(ABC, Generic[C]):
                 choose.recurrence(each.target, context)
         self.normalizer = observation_normalizer(config, group, device, context.communicator)
         self.replay = choose.replay_memory(config, group, context, own_seed(context, seed, "replay"))
-        self._steps = choose.GradientSteps(trained.values(), config, context)
+        self._steps = choose.GradientSteps(trained.values(), group, config, context)
         self.carry = config.network.carry()
         """Numbers H that the policy remembers of an episode, for each actor; 0: it has no memory."""
         self.sequences = Sequences(self.replay, config) if self.carry else None

@@ -7,14 +7,14 @@ n-step returns are summed when a batch is drawn, so a transition can be stored i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from warprun.errors import UserError
 from warprun.learning.descent import DeviceScalar
-from warprun.learning.draws import random_bits
 from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import BYTE, Box, GroupSpec
@@ -106,8 +106,24 @@ def make_tree(rows: int, device: torch.device) -> Tree[torch.Tensor]:
     return Tree(rows > 0, torch.zeros(padded, device=device), sums, torch.tensor(begins), torch.ones(1, device=device))
 
 
+class ReplayOperations(Protocol):
+    """What kernels compute of replay memory: `CpuReplay`, `CudaReplay`. No operation waits for the device."""
+
+    def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
+        """See `Replay.store`."""
+
+    def draw(self, number: torch.Tensor) -> TransitionBatch:
+        """Draw with replacement, uniformly or by priority (Schaul et al. 2016, section 3.3 and algorithm 1).
+
+        By priority, B equal shares of their total give one row each, and weights are (N P)^-beta divided by the largest of the batch.
+        """
+
+    def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
+        """Set priorities to (|error| + eps)^alpha, the largest of a row's errors."""
+
+
 class Replay:
-    """The last transitions of one group. No operation waits for the device. `CpuReplay` and `CudaReplay` compute them by kernels."""
+    """The last transitions of one group."""
 
     def __init__(
         self,
@@ -116,9 +132,10 @@ class Replay:
         device: torch.device,
         n_envs: int,
         seed: int,
-        sources: int | None = None,
+        sources: int | None,
+        operations: Callable[[Replay], ReplayOperations],
     ) -> None:
-        """`sources`: simulators whose rollouts take turns, see `Context`."""
+        """`sources`: simulators whose rollouts take turns, see `Context`. `operations` makes those on this memory."""
         self.batch_size, self.n_step, self.gamma, self.seed = config.batch_size, config.n_step, config.gamma, seed
         self.config = own = config.replay
         self.actors = n_envs * group.size
@@ -150,6 +167,7 @@ class Replay:
         following = torch.full((0 if sources is None else steps,), -1, dtype=torch.int32, device=device)
         newest = torch.full((sources or 0,), -1, dtype=torch.int64, device=device)
         self.place = RingPosition(self.actors, steps * self.actors, sources is not None, self._steps.tensor, following, newest)
+        self.operations = operations(self)
 
     def batch_memory(self) -> TransitionBatch:
         """Return memory for a batch, with weights 1."""
@@ -180,71 +198,15 @@ class Replay:
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
         """Write a rollout that `advance` has counted; new transitions get the largest priority."""
-        for t in range(trajectory.horizon):
-            self._store_step(trajectory, group, t)
-
-    def _store_step(self, trajectory: Trajectory, group: GroupTrajectory, t: int) -> None:
-        ring, tree, place = self.ring, self.tree, self.place
-        step = place.steps - trajectory.horizon + t
-        first = step * place.actors % place.rows
-        continues = trajectory.continues
-        if place.linked:
-            self._link(step, trajectory.source, continues if t == 0 else torch.ones_like(continues))
-        elif t == 0:
-            before = (step - 1) * place.actors % place.rows + torch.arange(place.actors, device=ring.reward.device)
-            ends = ring.ends[before]
-            ring.ends[before] = torch.where((ends == GOES_ON) & ~continues, TRUNCATED, ends)  # its next observation is there already
-        rows = first + torch.arange(place.actors, device=ring.reward.device)
-        truncated = trajectory.truncated[t]
-        slot = trajectory.final_slot()[t].view(1, -1, 1, 1).expand(1, *group.obs.shape[1:])
-        next_obs = torch.where(truncated[:, None, None], group.final_obs.gather(0, slot)[0], group.obs[t + 1])
-        ring.obs[rows] = self._held(group.obs[t].flatten(0, 1))
-        ring.next_obs[rows] = self._held(next_obs.flatten(0, 1))
-        ring.action[rows] = group.action[t].flatten(0, 1)
-        ring.reward[rows] = group.reward[t].flatten()
-        ends = TERMINATED * trajectory.terminated[t].byte() + TRUNCATED * truncated.byte()
-        ring.ends[rows] = ends.repeat_interleave(group.reward.shape[-1])
-        if self.config.prioritized:
-            tree.priority[rows] = tree.largest
-            self.sum_up(rows)
-
-    def _link(self, step: torch.Tensor, source: torch.Tensor, continues: torch.Tensor) -> None:
-        """Let `step` follow the newest step of its source, if that one is still there."""
-        following, newest = self.place.following, self.place.newest
-        kept, source = len(following), source.view(1)
-        before, at = newest[source], (step % kept).view(1)
-        following.index_fill_(0, at, -1)
-        is_there = (before >= 0) & (step - before < kept) & continues
-        place = torch.where(before >= 0, before % kept, at)
-        following.index_copy_(0, place, torch.where(is_there, at, following[place]).to(following.dtype))
-        newest.index_copy_(0, source, step.view(1))
+        self.operations.store(trajectory, group)
 
     def draw(self, number: torch.Tensor) -> TransitionBatch:
-        """Return batch `number` ([] int64), drawn with replacement; the next draw may overwrite it.
+        """Return batch `number` ([] int64), which the next draw overwrites."""
+        return self.operations.draw(number)
 
-        Uniformly without priorities. With priorities (Schaul et al. 2016, section 3.3 and algorithm 1), B equal shares
-        of their total give one row each, and weights are (N P)^-beta divided by the largest of the batch.
-        """
-        tree, count = self.tree, self.batch_size
-        bits = random_bits(count, self.seed, number)
-        size = (self.place.steps * self.place.actors).clamp(max=self.place.rows)
-        if not self.config.prioritized:
-            return self.gather(bits * size >> 32)
-        shares = torch.arange(count, device=bits.device, dtype=torch.float64) + bits * 2.0**-32
-        mass = shares * (tree.sums[-1] / count)
-        row = self.find(mass)
-        weight = (size * tree.priority[row].double() / tree.sums[-1]) ** -self.beta.tensor
-        return self.gather(row)._replace(weight=(weight / weight.max()).float())
-
-    def gather(self, row: torch.Tensor) -> TransitionBatch:
-        """Return the transitions of up to n steps that begin in rows [B], with weights 1."""
-        ring, (total, discount, last) = self.ring, self.returns(row)
-        next_obs, weight = self.observed(ring.next_obs, last), torch.ones_like(total)
-        return Transitions(self.observed(ring.obs, row), ring.action[row], total, discount, next_obs, weight, row)
-
-    def _held(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return observations as the ring holds them."""
-        return (obs * BYTE).round().byte() if self.ring.obs.dtype == torch.uint8 else obs
+    def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
+        """Set the priorities of rows [B] of a draw by the largest of their temporal-difference errors [B]; only if `prioritized`."""
+        self.operations.update_priorities(row, error)
 
     def observed(self, held: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """Return the observations [..., F] float32 in `held`, an array of the ring, of rows [...]."""
@@ -272,33 +234,6 @@ class Replay:
             goes_on = goes_on & (ring.ends[at] == GOES_ON) & ~newest
             at = torch.where(goes_on, after, at)
         return total, torch.where(ring.ends[last] == TERMINATED, 0.0, discount), last
-
-    def find(self, mass: torch.Tensor) -> torch.Tensor:
-        """Return the rows, [B] int64, whose interval of the cumulative priorities contains `mass` [B] float64."""
-        tree, node = self.tree, torch.zeros_like(mass, dtype=torch.int64)
-        branches = torch.arange(BRANCHES, device=mass.device)
-        below = [tree.sums[begin:end] for begin, end in self._levels]
-        for values in [*reversed(below[:-1]), tree.priority]:
-            share = values[node[:, None] * BRANCHES + branches].double()
-            upto = share.cumsum(1)
-            # The first branch that ends beyond the mass; if rounding leaves none, the last branch that is not empty.
-            branch = (upto <= mass[:, None]).sum(1)
-            last = (branches * (share > 0)).amax(1)
-            branch = torch.minimum(branch, last)
-            mass = mass - torch.where(branch > 0, upto.gather(1, (branch - 1).clamp(min=0)[:, None])[:, 0], 0.0)
-            node = node * BRANCHES + branch
-        return node
-
-    def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
-        """Set the priorities of rows [B], in the order of a draw, to (|error| + eps)^alpha of errors [B], the largest of a row's errors.
-
-        Only if `prioritized`.
-        """
-        priority = ((error.double().abs() + self.config.eps) ** self.config.alpha).float()
-        # A batch may have a row more than once, and a GPU writes in any order.
-        self.tree.priority.scatter_reduce_(0, row, priority, "amax", include_self=False)
-        self.tree.largest.copy_(torch.maximum(self.tree.largest, priority.max()))
-        self.sum_up(row)
 
     def sum_up(self, row: torch.Tensor) -> None:
         """Compute the sums above rows again from all their summands: differences would accumulate rounding errors."""

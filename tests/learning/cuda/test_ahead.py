@@ -11,6 +11,7 @@ from numba import typeof
 from tests.agents import build
 from tests.learning.cuda import simulated
 from tests.learning.helpers import SPACES, environment, rollout
+from tests.ptx import off_policy
 from warprun.checking.machine_code import nvvm_problem
 from warprun.kernels import ahead, cache
 from warprun.kernels.without_gpu import compiling_for
@@ -67,6 +68,19 @@ def test_learners_want_what_their_updates_launch(case: str, launches: tuple[Aske
     agent.learn(rollout(env, n_envs=8))
     assert {"gradient", "reduce", "next_values", "moments", "merge", "rewards"} < {kernel for _, kernel, _ in launched}
     assert set(launched) == set(wanted)
+
+
+@pytest.mark.parametrize("case", ["dueling dqn", "quantiles", "td3", "sac"])
+def test_gradient_steps_off_policy_want_what_they_launch(case: str, launches: tuple[Asked, Asked]) -> None:
+    wanted, launched = launches
+    name, space, settings = off_policy.CASES[case]
+    env = off_policy.environment_of(space)
+    with off_policy.cuda_steps():
+        agent = build(name, env, fused=True, **{"learning_starts": 0, "batch_size": 37, "utd_ratio": 0.1, **settings})
+    agent.update(rollout(env, horizon=6, n_envs=5), 0.0)
+    steps = {each for each in launched if each[1] in ("gradient", "reduce", "squares", "step")}
+    assert len({module for module, kernel, _ in steps if kernel == "gradient"}) == len(agent.learners[0].trained.keys() - {"temperature"})
+    assert steps <= set(wanted)
 
 
 def test_a_kernel_for_a_gpu_is_compiled_by_a_process_without_one(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:

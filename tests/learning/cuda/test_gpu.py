@@ -13,8 +13,8 @@ from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
 from tests.ptx.off_policy import CASES, environment_of
-from warprun.learning.kernels.cuda.gradient import CudaGradient
 from warprun.learning.kernels.cuda.recurrent import compute_by_kernels
+from warprun.learning.kernels.policy_gradient import PolicyGradient
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation.trajectory import Trajectory, allocate
@@ -40,7 +40,7 @@ NETWORKS = {
 def test_the_gradient_is_autograds(algorithm: str, space: str, masked: bool, network: str, count: int) -> None:
     twin = learner_for(algorithm, SPACES[space], NETWORKS[network], fused=False)
     learner = learner_for(algorithm, SPACES[space], NETWORKS[network], CUDA)
-    assert isinstance(learner.operations.gradient, CudaGradient)
+    assert isinstance(learner.operations.gradient, PolicyGradient)
     rows = rows_for(twin, count, masked)
     exact, terms = exact_gradient(algorithm, twin, rows)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
@@ -71,7 +71,7 @@ def test_an_update_is_torchs(algorithm: str, settings: dict[str, Any], n_envs: i
     env, found = environment(**GROUPS), []
     for by_kernels in (False, True):
         agent = build(algorithm, env, device=CUDA, n_envs=n_envs, fused=by_kernels, network=NetworkConfig(hidden=[11]), **settings)
-        assert all(isinstance(learner.operations.gradient, CudaGradient) == by_kernels for learner in agent.learners)
+        assert all(isinstance(learner.operations.gradient, PolicyGradient) == by_kernels for learner in agent.learners)
         for seed in range(3):
             metrics = agent.update(on_gpu(env.spec, rollout(env, n_envs=n_envs, seed=seed)), 0.3 * seed)
         found.append({name: tensor.cpu().numpy().copy() for name, tensor in (agent.state() | metrics).items()})

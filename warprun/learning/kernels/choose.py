@@ -14,22 +14,27 @@ from warprun.learning.descent import AnyOptimized, Due, Taken, Terms, TorchStep
 from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu import recurrent as cpu_recurrent
 from warprun.learning.kernels.cpu.acting import CpuActing
-from warprun.learning.kernels.cpu.gradient import CpuGradient
+from warprun.learning.kernels.cpu.gradient import CpuGradient, stack_of, tiles_together
 from warprun.learning.kernels.cpu.minibatches import CpuMinibatches
 from warprun.learning.kernels.cpu.optimizer import CpuAdam
 from warprun.learning.kernels.cpu.replay import CpuReplay
 from warprun.learning.kernels.cpu.returns import CpuReturns
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
-from warprun.learning.kernels.cpu.updates import CpuSteps
-from warprun.learning.kernels.tile_loss import MeanLoss, Steps, TileLoss
+from warprun.learning.kernels.cpu.updates import CpuKernels
+from warprun.learning.kernels.policy_gradient import PolicyGradient, tile_loss_of
+from warprun.learning.kernels.steps import Kernels, KernelSteps
+from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss
 from warprun.learning.operations import Operations, TorchOperations
 from warprun.learning.optimizers import Adam, Optimizer
-from warprun.learning.replay import Replay
+from warprun.learning.replay import Replay, ReplayOperations
 from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import GroupSpec
 
 if TYPE_CHECKING:
     from warprun.learning.kernels.cuda.optimizer import CudaAdam
+
+SHARE_TILES = 4
+"""Tiles of a share of a policy's gradient: the sums over the columns of so many cost a quarter of those of single ones."""
 
 P = ParamSpec("P")
 Act: TypeAlias = Callable[[torch.Tensor, torch.Tensor], None]
@@ -73,7 +78,10 @@ def on_cpu(reference: TorchOperations, context: Context) -> Operations:
         steps.compile_ahead()
         found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)
     if context.plan.gradients.by == "kernels":
-        gradient = CpuGradient(network, policy.space, reference.loss, reference.entropy_coef, threads)
+        loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, network.log_std, network.log_std)
+        together = tiles_together(network.rows)
+        of_tiles = CpuGradient([stack_of(network, threads)], loss, threads, min(together, SHARE_TILES))
+        gradient = PolicyGradient(of_tiles, policy.space, context.device)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
     if step := adam_of(reference, context):
@@ -103,7 +111,7 @@ def on_cuda(reference: TorchOperations) -> Operations:
     Statistics of several processes or of several sources of rollouts stay with torch.
     """
     # Imports Numba's CUDA part, which may be absent where there is no GPU.
-    from warprun.learning.kernels.cuda.gradient import CudaGradient
+    from warprun.learning.kernels.cuda.gradient import REGISTERS, CudaGradient, Packed, policy_columns
     from warprun.learning.kernels.cuda.optimizer import CudaAdam
     from warprun.learning.kernels.cuda.returns import CudaReturns
     from warprun.learning.kernels.cuda.statistics import THREADS, CudaObservations, CudaRewards
@@ -111,7 +119,10 @@ def on_cuda(reference: TorchOperations) -> Operations:
     policy, group, rewards = reference.policy, reference.group, reference.reward_normalizer
     network = policy.kernel_network()
     returns = CudaReturns(network, reference)
-    gradient = CudaGradient(network, policy.space, reference.loss, reference.entropy_coef)
+    packed = Packed.of(network)
+    loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, packed.beside, network.log_std)
+    of_tiles = CudaGradient([packed], network.rows, loss, policy_columns, REGISTERS)
+    gradient = PolicyGradient(of_tiles, policy.space, reference.entropy_coef.device)
     returns.compile_ahead()
     gradient.compile_ahead()
     found = reference.operations()._replace(advantages=returns, gradient=gradient)
@@ -151,20 +162,24 @@ def adam(
 
 def replay_memory(config: OffPolicyConfig, group: GroupSpec, context: Context, seed: int) -> Replay:
     """Return the replay memory of a group; kernels compute it, whatever the plan."""
-    kind: type[Replay] = CpuReplay
-    if context.device.type != "cpu":
-        from warprun.learning.kernels.cuda.replay import CudaReplay
+    return Replay(config, group, context.device, context.n_envs, seed, context.sources, operations_of_replay(context))
 
-        kind = CudaReplay
-    return kind(config, group, context.device, context.n_envs, seed, context.sources)
+
+def operations_of_replay(context: Context) -> Callable[[Replay], ReplayOperations]:
+    """Return what makes the operations on replay memory on the device."""
+    if context.device.type == "cpu":
+        return CpuReplay
+    from warprun.learning.kernels.cuda.replay import CudaReplay
+
+    return CudaReplay
 
 
 class GradientSteps:
     """Makes the gradient steps of one learner, by kernels where the plan says so and the algorithm states its loss for them."""
 
-    def __init__(self, trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> None:
-        """`trained`: what the learner trains."""
-        self._trained, self._config, self._context = list(trained), config, context
+    def __init__(self, trained: Iterable[AnyOptimized], group: GroupSpec, config: OffPolicyConfig, context: Context) -> None:
+        """`trained`: what the learner of a group trains."""
+        self._trained, self._group, self._config, self._context = list(trained), group, config, context
 
     def __call__(
         self, trained: AnyOptimized, loss: Callable[P, Terms], in_kernels: TileLoss | MeanLoss | None
@@ -176,12 +191,18 @@ class GradientSteps:
         return TorchStep(loss, trained, step.step if step else trained.step, self._config.tau, self._context.communicator)
 
     @cached_property
-    def _kernels(self) -> Steps:
-        if self._context.device.type == "cpu":
-            return CpuSteps(self._trained, self._config, self._context)
-        from warprun.learning.kernels.cuda.updates import CudaSteps
+    def _kernels(self) -> KernelSteps:
+        config, context = self._config, self._context
+        return KernelSteps(kernels_of(self._trained, config, context), self._group, config, context)
 
-        return CudaSteps(self._trained, self._config, self._context)
+
+def kernels_of(trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> Kernels:
+    """Return the kernels of the device for what a learner trains."""
+    if context.device.type == "cpu":
+        return CpuKernels(trained, config.batch_size, context.threads)
+    from warprun.learning.kernels.cuda.updates import CudaKernels
+
+    return CudaKernels(trained, config.batch_size)
 
 
 def acting(network: Callable[[], Network], reference: Act, context: Context) -> Act:

@@ -5,17 +5,17 @@ the operations of a tile (`kernels.cpu.tiles`, `kernels.cuda.tiles`). A loss get
 network that it trains; it leaves the activations of this one and the slopes of its outputs in the tile. A target network has the memory of
 the network that it follows. Outputs are read before slopes are written: on a GPU they are in the same place.
 
-`error` [B] gets the temporal-difference errors.
+`batch.error` [B] gets the temporal-difference errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from warprun.kernels.made import made
 from warprun.kernels.sampling import gaussian_log_density, limited_log_std
 from warprun.learning.draws import normal_of
 from warprun.learning.formulas import rescaled, unscaled
@@ -62,11 +62,12 @@ class QHead(NamedTuple):
     """Outputs beside those of the actions, before them."""
 
 
+@made
 def q_values_by(head: QHead, eps: float | None) -> Callable[..., None]:
     """Return the loss of DQN for values of actions by `head`, which are rescaled with `eps` (`formulas.rescaled`), or as they are."""
     prepare, value_of, set_slopes = head.prepare, head.value, head.set_slopes
 
-    def q_values(tile, nets, settings, batch, error):
+    def q_values(tile, nets, settings, batch):
         """DQN: the Huber loss of the values of the actions in the batch; `settings` are (double, actions)."""
         (target, online), (double, actions) = nets, settings
         weight, begin = float32(1.0) / float32(batch.reward.size), tile.begin
@@ -85,7 +86,7 @@ def q_values_by(head: QHead, eps: float | None) -> Callable[..., None]:
             difference = value - get_scratch(tile, TARGET, c)
             clipped = min(max(difference, float32(-1.0)), float32(1.0))
             set_slopes(tile, online, actions, batch.action[begin + c, 0], c, clipped * batch.weight[begin + c] * weight)
-            error[begin + c] = difference
+            batch.error[begin + c] = difference
             add_term(tile, VALUE, c, to_value(value))
             add_term(tile, LOSS, c, batch.weight[begin + c] * clipped * (difference - float32(0.5) * clipped))
 
@@ -128,12 +129,13 @@ def next_actions_by(head: QHead) -> Callable[..., None]:
     return find_next
 
 
+@made
 def quantiles_by(head: QHead, quantiles: int) -> Callable[..., None]:
     """Return the loss of QR-DQN for values of actions by `head` and so many quantiles of each."""
     prepare, value_of, set_slopes, first = head.prepare, head.value, head.set_slopes, head.first
     find_next = next_actions_by(head)
 
-    def quantile_values(tile, nets, settings, batch, error):
+    def quantile_values(tile, nets, settings, batch):
         """QR-DQN: the quantile Huber loss of the quantiles of the actions in the batch, see `algorithms.dqn.quantile_loss`."""
         (target, online), (double, actions) = nets, settings
         weight, begin, share = float32(1.0) / float32(batch.reward.size), tile.begin, float32(1.0) / float32(quantiles)
@@ -163,7 +165,7 @@ def quantiles_by(head: QHead, quantiles: int) -> Callable[..., None]:
                 slope_sum += slope * batch.weight[begin + c] * weight
             for j in range(quantiles):
                 target_mean += get_scratch(tile, TARGETS + j, c) * share
-            error[begin + c] = value - target_mean
+            batch.error[begin + c] = value - target_mean
             add_term(tile, VALUE, c, value)
             add_term(tile, LOSS, c, batch.weight[begin + c] * of_row)
             set_scratch(tile, TARGET, c, slope_sum)
@@ -224,14 +226,13 @@ PLAIN = QHead(no_preparation, output_value, output_slope, 0)
 DUELING = QHead(mean_advantage, dueling_value, dueling_slopes, 1)
 
 
-@cache
 def q_loss(dueling: bool, quantiles: int | None, eps: float | None) -> tuple[Callable[..., None], int]:
     """Return the loss of DQN on a tile, and the rows of scratch memory that it needs."""
     head = DUELING if dueling else PLAIN
     return (q_values_by(head, eps), TARGETS) if quantiles is None else (quantiles_by(head, quantiles), TARGETS + 2 * quantiles)
 
 
-def critics(tile, nets, smoothing, batch, error):
+def critics(tile, nets, smoothing, batch):
     """DDPG and TD3: squared errors of all critics from the smallest target; `smoothing` is (std, clip, stream)."""
     actor, target, online = nets
     load(tile, actor, batch.next_obs, 0)
@@ -242,10 +243,10 @@ def critics(tile, nets, smoothing, batch, error):
     for c in columns(tile):
         smallest = get_output(tile, target, smallest_output(tile, target, c), c)
         set_scratch(tile, TARGET, c, batch.reward[tile.begin + c] + batch.discount[tile.begin + c] * smallest)
-    squared_errors(tile, online, float32(1.0), batch, error)
+    squared_errors(tile, online, float32(1.0), batch)
 
 
-def soft_critics(tile, nets, drawing, batch, error):
+def soft_critics(tile, nets, drawing, batch):
     """SAC: half the squared errors of all critics from the smallest soft target; `drawing` is (log temperature [1], stream)."""
     actor, target, online = nets
     load(tile, actor, batch.next_obs, 0)
@@ -258,10 +259,10 @@ def soft_critics(tile, nets, drawing, batch, error):
         smallest = get_output(tile, target, smallest_output(tile, target, c), c)
         soft_value = smallest - temperature * get_scratch(tile, LOG_DENSITY, c)
         set_scratch(tile, TARGET, c, batch.reward[tile.begin + c] + batch.discount[tile.begin + c] * soft_value)
-    squared_errors(tile, online, float32(0.5), batch, error)
+    squared_errors(tile, online, float32(0.5), batch)
 
 
-def squared_errors(tile, online, scale, batch, error):
+def squared_errors(tile, online, scale, batch):
     """Write derivatives of `scale` times the squared errors of all critics from the targets; an error is the largest of all critics."""
     weight, share = float32(2.0) * scale / float32(batch.reward.size), float32(1.0) / float32(online.outputs.number)
     begin = tile.begin
@@ -269,18 +270,18 @@ def squared_errors(tile, online, scale, batch, error):
     load(tile, online, batch.obs, 0)
     forward(tile, online)
     for c in columns(tile):
-        error[begin + c] = float32(0.0)
+        batch.error[begin + c] = float32(0.0)
     for k in range(online.outputs.number):
         for c in columns(tile):
             value = get_output(tile, online, k, c)
             difference = value - get_scratch(tile, TARGET, c)
             set_slope(tile, online, k, c, difference * batch.weight[begin + c] * weight)
-            error[begin + c] = max(error[begin + c], abs(difference))
+            batch.error[begin + c] = max(batch.error[begin + c], abs(difference))
             add_term(tile, VALUE, c, value * share)
             add_term(tile, LOSS, c, scale * batch.weight[begin + c] * difference * difference)
 
 
-def actor(tile, nets, settings, batch, error):
+def actor(tile, nets, settings, batch):
     """DDPG and TD3: the negative value of the actor's actions by the first critic."""
     critics, trained = nets
     features = batch.obs.shape[1]
@@ -302,7 +303,7 @@ def actor(tile, nets, settings, batch, error):
             set_slope(tile, trained, d, c, get_input_slope(tile, critics, features + d, c))
 
 
-def soft_actor(tile, nets, drawing, batch, error):
+def soft_actor(tile, nets, drawing, batch):
     """SAC: the temperature times the log-density of the actor's actions, less their value by the critic of the smaller one.
 
     The first term gets the entropies. For a draw u = mean + std noise and a = tanh u, the derivative of the log-density by u is 2 a, and

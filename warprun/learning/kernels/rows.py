@@ -1,4 +1,4 @@
-"""The rows of a gradient, over which the kernels for CPU and for CUDA loop."""
+"""The rows of a rollout as the loss of an on-policy agent takes them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from typing import NamedTuple
 
 import torch
 
-from warprun.kernels.mlp_cuda import TALL
 from warprun.learning.batch import Batch
-from warprun.learning.formulas import MOST_TERMS
+from warprun.learning.operations import Moments
 
 
 class Rows(NamedTuple):
-    """The data of a gradient: R rows, of which `order` selects B (empty: all, in their order). Tensors, or the arrays of kernels."""
+    """R rows, of which `order` selects B, unless all are taken. Tensors, or the arrays of kernels; without elements they have one."""
 
     order: torch.Tensor
-    """[B] int64 or [0]."""
+    """[B] int64 if `ordered`."""
     obs: torch.Tensor
     """[R, F] float32."""
     mask: torch.Tensor
-    """[R, M] bool, or [0, 0]."""
+    """[R, M] bool if `masked`."""
     action: torch.Tensor
     """[R, C] int32 or float32."""
     log_prob: torch.Tensor
@@ -31,31 +30,35 @@ class Rows(NamedTuple):
     """[B] float32: already selected by `order`."""
     returns: torch.Tensor
     """[R] float32."""
-    activations: torch.Tensor
-    """[tiles, T, network rows, COLUMNS] float32: what the network computed for all rows (`Trajectory.activations`), which a gradient may
-    change; or [0, 0, 0, 0]."""
-    step_rows: int
-    """Rows of a step of the rollout, if all rows are taken in their order; else B."""
+    mean: torch.Tensor
+    """[1] float32: of the advantages, which are normalized by it and by `variance`; 0 and 1 leave them as they are."""
+    variance: torch.Tensor
+    """[1] float32."""
+    ordered: bool
+    masked: bool
 
 
 @cache
-def empty(axes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a tensor without numbers, always the same one: an update that is recorded makes none."""
-    return torch.zeros((0,) * axes, dtype=dtype, device=device)
+def constant(number: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a tensor of equal numbers, always the same one: an update that is recorded makes none."""
+    return torch.full(shape, number, dtype=dtype, device=device)
 
 
-def rows_of(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None) -> Rows:
+def rows_of(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None) -> Rows:
     """Return the rows `order` of a batch, or all, contiguous, with `advantage` [B]."""
-    whole, device = order is None, batch.obs.device
-    mask = empty(2, torch.bool, device) if batch.mask is None else batch.mask
-    everything = empty(1, torch.int64, device) if order is None else order
-    kept = batch.activations if whole and batch.activations is not None else empty(4, torch.float32, device)
-    tensors = (everything, batch.obs, mask, batch.action, batch.log_prob, batch.value, advantage, batch.returns, kept)
-    step_rows = batch.step_rows if whole and batch.step_rows else len(advantage)
-    return Rows._make([*(tensor.contiguous() for tensor in tensors), step_rows])
-
-
-def gradient_rows(network_rows: int, components: int, terms: int = MOST_TERMS) -> int:
-    """Return the rows of a CUDA block that computes a gradient: those of the network, then the `terms` of the loss and, for each of the
-    `components` of an action, what its distribution needs; at least TALL - 1, because the backward pass reads past a layer."""
-    return network_rows + max(terms + components, TALL - 1)
+    device = batch.obs.device
+    mean, variance = moments or (constant(0.0, (), torch.float32, device), constant(1.0, (), torch.float32, device))
+    return Rows(
+        order=constant(0, (1,), torch.int64, device) if order is None else order.contiguous(),
+        obs=batch.obs.contiguous(),
+        mask=constant(0, (1, 1), torch.bool, device) if batch.mask is None else batch.mask.contiguous(),
+        action=batch.action.contiguous(),
+        log_prob=batch.log_prob.contiguous(),
+        value=batch.value.contiguous(),
+        advantage=advantage.contiguous(),
+        returns=batch.returns.contiguous(),
+        mean=mean.view(1),
+        variance=variance.view(1),
+        ordered=order is not None,
+        masked=batch.mask is not None,
+    )

@@ -1,30 +1,92 @@
-"""Losses of off-policy agents for kernels: on tiles of a batch, or on a mean over the batch."""
+"""Losses for kernels: on tiles of a batch, or on a mean over the batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
 from warprun.learning.critics import ActingNetwork, Critics
-from warprun.learning.descent import AnyOptimized, Taken
+from warprun.learning.descent import AnyOptimized
 from warprun.learning.draws import Stream
+from warprun.learning.replay import TransitionBatch
+
+A = TypeVar("A")
+
+
+class ParameterRows(NamedTuple):
+    """Rows of scratch memory whose sums over a batch are slopes of parameters that belong to no layer."""
+
+    row: int
+    parameter: int
+    """First of the parameters."""
+    number: int
 
 
 class TileLoss(NamedTuple):
-    """A loss on a tile of transitions, see `kernels.losses`."""
+    """A loss on a tile of rows, see `kernels.losses` and `kernels.policy_loss`."""
 
     loss: Callable[..., None]
-    """loss(tile, nets, settings, batch, error): `nets` are the networks `reads`, then the trained one."""
+    """loss(tile, nets, settings, batch): `nets` are the networks `reads`, then the trained one."""
     reads: tuple[nn.Module, ...] = ()
     """The networks that it reads, target networks too."""
     scratch: int = 0
     """Rows of memory that it keeps for each column (`set_scratch`)."""
     settings: object = 0
     """Numbers, tensors and random streams (`draws.Stream`), or tuples of them; not None, which kernels do not take."""
+    terms: int = 2
+    """Terms, of which means over the batch are shown."""
+    parameter_rows: ParameterRows = ParameterRows(0, 0, 0)
+
+
+class Layout(NamedTuple):
+    """How the rows of a batch lie in memory, where kernels are faster if they know."""
+
+    step_rows: int = 0
+    """Rows of a step of the rollout, if all rows are taken in their order; else 0."""
+    activations: torch.Tensor = torch.zeros(0)
+    """[tiles, T, network rows, columns]: what the network computed for all rows (`Trajectory.activations`), which a gradient may change; or
+    [0]."""
+
+
+UNKNOWN = Layout()
+
+
+class Gradient(Protocol):
+    """Computes the gradients of a loss on tiles: `cpu.gradient.CpuGradient`, `cuda.gradient.CudaGradient`."""
+
+    def __call__(self, batch: NamedTuple, count: int, layout: Layout = ...) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of the mean loss over `count` rows, and means of its terms; the next call overwrites both."""
+
+    def compile_ahead(self, batch: NamedTuple) -> None:
+        """Let another process compile the kernels for batches of such tensors (`kernels.ahead`)."""
+
+
+class Drawn(NamedTuple, Generic[A]):
+    """A batch of transitions as losses take it: `replay.Transitions`, and where they leave the temporal-difference errors."""
+
+    obs: A
+    action: A
+    reward: A
+    discount: A
+    next_obs: A
+    weight: A
+    error: A
+    """[B]."""
+
+    @staticmethod
+    def of(batch: TransitionBatch, error: torch.Tensor) -> Drawn[torch.Tensor]:
+        """Return a batch with the memory of its errors."""
+        return Drawn(batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight, error)
+
+    @staticmethod
+    def example(action: torch.dtype, device: torch.device) -> Drawn[torch.Tensor]:
+        """Return a batch of one number each, whose types are those of all batches with actions of a dtype."""
+        row, number = torch.zeros(1, 1, device=device), torch.zeros(1, device=device)
+        return Drawn(row, row.to(action), number, number, row, number, number)
 
 
 class MeanLoss(NamedTuple):
@@ -33,13 +95,6 @@ class MeanLoss(NamedTuple):
     slope: Callable[..., None]
     """slope(parameter [1], mean [1], number, into [1]) writes the derivative of the loss by the parameter."""
     number: float
-
-
-class Steps(Protocol):
-    """Makes the gradient steps of one learner by kernels."""
-
-    def step(self, trained: AnyOptimized, loss: TileLoss | MeanLoss) -> Callable[..., Taken]:
-        """Return a gradient step: the same as `descent.TorchStep` of the same loss by torch."""
 
 
 def stacks(network: nn.Module) -> list[list[nn.Module]]:
@@ -63,4 +118,7 @@ def settings_for(settings: object, of_tensor: Callable[[torch.Tensor], object], 
         return of_stream(settings)
     if isinstance(settings, torch.Tensor):
         return of_tensor(settings)
-    return tuple(settings_for(each, of_tensor, of_stream) for each in settings) if isinstance(settings, tuple) else settings
+    if not isinstance(settings, tuple):
+        return settings
+    each = (settings_for(part, of_tensor, of_stream) for part in settings)
+    return settings._make(each) if hasattr(settings, "_make") else tuple(each)

@@ -14,7 +14,7 @@ from warprun.learning.settings import byte_counts
 from warprun.learning.settings.byte_counts import AgentMemory, RunSizes
 from warprun.learning.settings.checks import at_least, below_one, not_negative, one_of, positive, within
 from warprun.learning.settings.networks import LayersConfig, rows_of_recurrent
-from warprun.learning.settings.plan import LOSS_ROWS, Fusion
+from warprun.learning.settings.plan import LOSS_ROWS, POLICY_ROWS, Fusion
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Spec
 
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop_tf")
@@ -141,7 +141,7 @@ class AgentConfig:
 
     def gradient_rows(self, group: GroupSpec) -> int:
         """Return the rows of a block on a GPU that computes a gradient, see `Fusion`."""
-        return self.network_rows(group) + LOSS_ROWS + group.action.components
+        return self.network_rows(group) + LOSS_ROWS + POLICY_ROWS + 2 * group.action.components
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""

@@ -15,10 +15,10 @@ FLOAT = 4
 """Bytes of a float32."""
 COLUMNS = 64
 """Columns of a block of activations (`kernels.simd`)."""
-ON_POLICY_SHARES, SHARE_BLOCKS = 16, 4
-"""Most gradients that CPU kernels sum for an on-policy agent, and the blocks of each (`learning.kernels.cpu.gradient`)."""
-OFF_POLICY_SHARE_ROWS = 128
-"""Transitions of a share in the kernels of off-policy agents (`learning.kernels.cpu.updates.SHARE_BLOCKS` blocks)."""
+SHARES = 16
+"""Most gradients that CPU kernels sum (`learning.kernels.cpu.gradient`)."""
+ON_POLICY_TILES, OFF_POLICY_TILES = 4, 2
+"""Tiles of a share (`learning.kernels.choose.SHARE_TILES`, `learning.kernels.cpu.updates.SHARE_TILES`)."""
 GRADIENT_BLOCKS_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once (`learning.kernels.cpu.gradient.CACHE_BYTES`)."""
 ACTIVATIONS_BYTES = 128 << 20
@@ -110,8 +110,8 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
         together = max(1, min(16, GRADIENT_BLOCKS_BYTES // (2 * units * COLUMNS * FLOAT)))
         blocks = 2 * sizes.threads * together * units * COLUMNS * FLOAT
         # Memory of the other shares is never written, so it is never taken.
-        shares = max(1, min(ON_POLICY_SHARES, -(-rows // COLUMNS) // min(together, SHARE_BLOCKS)))
-        return (shares + 1) * one + blocks, []
+        shares = shares_of(rows, min(together, ON_POLICY_TILES))
+        return shares * one + blocks, []
     slices, slice_rows, at_once = 1, rows, 1
     if not sizes.on_gpu and rows > SLICE_ROWS:
         slices = -(-rows // SLICE_ROWS)
@@ -136,6 +136,11 @@ def on_policy_results(rows: int, actors: int, normalizes: bool) -> int:
     """Return the bytes that CPU kernels keep for a rollout: advantages and returns, rewards, and ends for each actor."""
     flags = 2 * rows if actors > 1 else 0
     return FLOAT * rows * (2 + normalizes) + flags * (1 + normalizes)
+
+
+def shares_of(rows: int, share_tiles: int) -> int:
+    """Return how many gradients CPU kernels sum for so many rows."""
+    return max(1, min(SHARES, -(-rows // COLUMNS) // share_tiles))
 
 
 def optimizer_step(n_parameters: int) -> Phase:

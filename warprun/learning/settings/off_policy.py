@@ -171,7 +171,7 @@ class OffPolicyConfig(AgentConfig):
                 kept += 4 * count * (min(blocks, -(-self.batch_size // 4)) + 5)  # weights in two orders, twice, and the sum
             elif sizes.kernel_gradients:
                 kept += (
-                    -(-self.batch_size // byte_counts.OFF_POLICY_SHARE_ROWS) * 4 * count
+                    byte_counts.shares_of(self.batch_size, byte_counts.OFF_POLICY_TILES) * 4 * count
                     + sizes.threads * 4 * units * byte_counts.COLUMNS * 4
                 )
             else:

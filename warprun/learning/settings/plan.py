@@ -10,6 +10,9 @@ from typing import NamedTuple
 LOSS_ROWS = 8
 """Rows of a block on a GPU that the loss of a gradient has at least: the backward pass may read so many behind a layer."""
 
+POLICY_ROWS = 8
+"""Rows that the loss of a policy has beside its terms and two rows for each component of an action (`kernels.policy_loss.COMPONENTS`)."""
+
 
 @dataclass(frozen=True)
 class Fusion:

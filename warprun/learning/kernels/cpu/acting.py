@@ -6,7 +6,7 @@ import torch
 
 from warprun.kernels.bound import Call, kernel_module
 from warprun.kernels.compile import merged_function
-from warprun.kernels.mlp import Network, forward, normalize
+from warprun.kernels.mlp import Network, compute
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.threads import team
 
@@ -22,8 +22,7 @@ def act_on_part(part, thread, network, obs, policy_output, value, blocks):
     for c in range(count):
         for f in range(obs.shape[1]):
             block[f, c] = obs[begin + c, f]
-    normalize(network.mean, network.scale, block)
-    forward(network.parameters, network.layers, block)
+    compute(network, block)
     outputs = network.value_row - network.policy_row
     for c in range(count):
         for k in range(outputs):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
@@ -100,14 +99,12 @@ def module() -> ModuleType:
     return kernel_module("replay", {"store": [store_step], "draw": [draw_batch], "put": [put_priorities]})
 
 
-class CpuReplay(Replay):
-    """`Replay` whose operations are kernels; the next draw overwrites the batch of the last one."""
+class CpuReplay:
+    """The operations on replay memory; the next draw overwrites the batch of the last one."""
 
-    def __init__(self, *given: Any, **settings: Any) -> None:
-        """Take what `Replay` takes."""
-        super().__init__(*given, **settings)
-        self._memory = tuple(converted(part, as_numpy) for part in (self.ring, self.tree, position(self.place)))
-        self._batch = self.batch_memory()
+    def __init__(self, replay: Replay) -> None:
+        self._replay, self._batch = replay, replay.batch_memory()
+        self._memory = tuple(converted(part, as_numpy) for part in (replay.ring, replay.tree, position(replay.place)))
         self._calls: dict[str, tuple[Call, tuple[object, ...]]] = {}
         """By the name of the kernel: its last call, and what it was made for."""
 
@@ -118,18 +115,15 @@ class CpuReplay(Replay):
         self._call("store", arguments, trajectory)(0, trajectory.horizon, 0)
 
     def draw(self, number: torch.Tensor) -> TransitionBatch:
-        """Return batch `number` ([] int64), which the next draw overwrites."""
-
         def arguments() -> tuple[object, ...]:
-            stream, batch = Stream(self.seed, number).words(), converted(self._batch, as_numpy)
-            return *self._memory, stream, self.beta.tensor.numpy(), self.n_step, self.gamma, batch
+            own, batch = self._replay, converted(self._batch, as_numpy)
+            return *self._memory, Stream(own.seed, number).words(), own.beta.tensor.numpy(), own.n_step, own.gamma, batch
 
         self._call("draw", arguments, number)(0, 1, 0)
         return self._batch
 
     def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
-        """Set the priorities of rows [B] by the largest of their temporal-difference errors [B]; only if `prioritized`."""
-        alpha, eps = self.config.alpha, self.config.eps
+        alpha, eps = self._replay.config.alpha, self._replay.config.eps
         self._call("put", lambda: (self._memory[1], row.numpy(), error.numpy(), alpha, eps), row, error)(0, 1, 0)
 
     def _call(self, kernel: str, arguments: Callable[[], tuple[object, ...]], *given: object) -> Call:

@@ -15,7 +15,7 @@ import torch
 from warprun.kernels import ahead
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.compile import BOUND, load_module, merged_function
-from warprun.kernels.mlp import Network, forward, normalize
+from warprun.kernels.mlp import Network, compute
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import Estimate, Spread
@@ -103,8 +103,7 @@ def follow(part, thread, network, steps, memory):
             obs = steps.obs if m < end - begin else steps.final_obs
             for f in range(obs.shape[1]):
                 block[f, m - first] = obs[rows[m], f]
-        normalize(network.mean, network.scale, block)
-        forward(network.parameters, network.layers, block)
+        compute(network, block)
         for m in range(first, last):
             flat[places[m]] = block[network.value_row, m - first]
     for t in range(horizon):

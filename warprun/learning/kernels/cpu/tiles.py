@@ -30,6 +30,10 @@ class Net(NamedTuple):
     """[row, column]: activations."""
     slopes: NDArray[np.float32]
     """[row, column]: derivatives of the loss by the activations."""
+    mean: NDArray[np.float32]
+    """[F] of the observations, or [0] if they are not normalised here."""
+    scale: NDArray[np.float32]
+    """[F] or [0]: 1 / standard deviation."""
 
 
 class Tile(NamedTuple):
@@ -41,10 +45,14 @@ class Tile(NamedTuple):
     """Its transitions, of the first columns."""
     scratch: NDArray[np.float32]
     """[row, column]."""
-    terms: NDArray[np.float64]
-    """[2]: sums of what `add_term` adds."""
+    terms: NDArray[np.float32]
+    """[term, column]: what `add_term` adds."""
     zeros: NDArray[np.float32]
     """[row]."""
+    picked: NDArray[np.int64]
+    """[column]: the row in each column, see `observe`."""
+    kept: bool
+    """Whether the blocks hold activations of the rollout already."""
 
 
 def columns(tile):
@@ -57,6 +65,22 @@ def load(tile, net, source, row):
     for f in range(source.shape[1]):
         for c in range(tile.n):
             net.block[row + f, c] = source[tile.begin + c, f]
+
+
+def observe(tile, net, rows):
+    """Load the observations of the tile's rows, normalised, and compute the activations of `net`, unless they were kept."""
+    for c in range(tile.n):
+        tile.picked[c] = rows.order[tile.begin + c] if rows.ordered else tile.begin + c
+    if not tile.kept:
+        for f in range(rows.obs.shape[1]):
+            for c in range(tile.n):
+                net.block[f, c] = rows.obs[tile.picked[c], f]
+        mlp.compute(net, net.block)
+
+
+def row_at(tile, rows, c):
+    """Return the row in column `c`, after `observe`."""
+    return tile.picked[c]
 
 
 def forward(tile, net):
@@ -82,6 +106,16 @@ def set_input(tile, net, row, c, x):
 def get_output(tile, net, k, c):
     """Return output `k` of column `c`."""
     return net.block[net.outputs.first + k * net.outputs.apart, c]
+
+
+def set_output(tile, net, k, c, x):
+    """Replace output `k` of column `c`."""
+    net.block[net.outputs.first + k * net.outputs.apart, c] = x
+
+
+def parameter(net, n):
+    """Return a parameter that belongs to no layer."""
+    return net.parameters[n]
 
 
 def clear_slopes(tile, net):
@@ -124,7 +158,7 @@ def set_scratch(tile, row, c, x):
 
 def add_term(tile, k, c, x):
     """Add the number of column `c` to term `k`, of which the mean over the batch is shown."""
-    tile.terms[k] += x
+    tile.terms[k, c] += x
 
 
 def stream_key(stream):

@@ -1,163 +1,51 @@
-"""The gradient of a policy in two kernels (CUDA): forward, derivatives of the loss and backward of tiles of rows, then the sum over blocks.
+"""The gradient of a loss of tiles in two kernels (CUDA): a tile of rows after the other in the shared memory of a block, then the sum.
 
-A tile of rows, one per column, stays in the shared memory of a block from its observations to its slopes. A block computes every tile whose
-number is its own modulo the number of blocks, and adds to a gradient of its own. The second kernel adds these. Nothing is atomic, so the
-same rows give the same bits on the same kind of GPU.
+A tile of rows, one per column, stays in shared memory from its observations to its slopes. A block computes every tile whose number is its
+own modulo the number of blocks, and adds to a gradient of its own; the second kernel adds these. Nothing is atomic, so the same rows give
+the same bits on the same kind of GPU.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from warprun.kernels.mlp import Network, layers_of, normalized
-from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, read, write
-from warprun.kernels.mlp_cuda_backward import (
-    BlockBackward,
-    add_row_sums,
-    add_weight_slopes,
-    bias_rows,
-    compute_slopes,
-    pack_backward,
-)
-from warprun.kernels.sampling import FORBIDDEN, gaussian_derivatives, gaussian_entropy, gaussian_log_density, logit_derivative
-from warprun.learning.batch import Batch, normalize_advantage
-from warprun.learning.formulas import Row
+from warprun.kernels.mlp import Layer, Network, layers_of
+from warprun.kernels.mlp_cuda import columns_for, pack_layers, write
+from warprun.kernels.mlp_cuda_backward import BlockBackward, bias_rows, pack_backward
 from warprun.learning.kernels.cuda.sums import BlockSums
-from warprun.learning.kernels.rows import gradient_rows, rows_of
-from warprun.learning.operations import Moments, RowLoss
+from warprun.learning.kernels.cuda.tiles import (
+    Net,
+    Tile,
+    Weights,
+    add_gradient,
+    clear_kept,
+    clear_rest,
+    clear_terms,
+    for_cuda,
+    words,
+)
+from warprun.learning.kernels.layers import Outputs
+from warprun.learning.kernels.tile_loss import UNKNOWN, Layout, TileLoss, settings_for
 from warprun.learning.settings.byte_counts import GRADIENT_THREADS, cuda_blocks
-from warprun.math import exp, log
+from warprun.learning.settings.plan import LOSS_ROWS
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device, want
-from warprun.spec import Box, Space, choices
 
 COLUMNS = 32
 """Most rows of a tile: a warp's."""
-BOUND = {} if SIMULATED else {"max_registers": 65536 // GRADIENT_THREADS}
-"""Option of kernels that compute networks: most registers of a thread, with which so many threads fit on a multiprocessor."""
+REGISTERS = 65536 // GRADIENT_THREADS
+"""Most registers of a thread with which so many threads fit on a multiprocessor."""
+BOUND = {} if SIMULATED else {"max_registers": REGISTERS}
+"""Option of kernels that compute networks for many rows."""
 
 float32 = np.float32
 
-
-class Tiles(NamedTuple):
-    """The rows of a gradient in the form that the kernel takes, flat; kernels get device arrays in place of the tensors."""
-
-    order: torch.Tensor
-    """[B] int64, or [1] unless `ordered`."""
-    obs: torch.Tensor
-    mask: torch.Tensor
-    """[R * M] bool, or [1] unless `masked`."""
-    action: torch.Tensor
-    log_prob: torch.Tensor
-    value: torch.Tensor
-    advantage: torch.Tensor
-    returns: torch.Tensor
-    ordered: bool
-    masked: bool
-    batch: int
-    """B."""
-    features: int
-    components: int
-
-
-def row_of(rows, n):
-    """Return where row `n` of the batch is."""
-    return read(rows.order, n) if rows.ordered else np.int64(n)
-
-
-def load_rows(network, rows, begin, n, block, thread, threads):
-    """Load the observations of `n` rows, from `begin` on, into the block, normalised as in `mlp.normalize`; the other columns are 0."""
-    features = rows.features
-    for m in range(thread, features * network.columns, threads):
-        column, f = m // features, m % features
-        x = float32(0.0)
-        if column < n:
-            x = read(rows.obs, row_of(rows, begin + column) * features + f)
-            if network.normalizes:
-                x = normalized(x, read(network.mean, f), read(network.scale, f))
-        write(block, f * network.columns + column, x)
-
-
-def choices_forward(network, nvec, rows, row, block, column, own):
-    """Turn the logits of a column into log-probabilities; return those of the action and the entropy.
-
-    The entropies of the choices are written to the rows of the block from `own` on.
-    """
-    columns, first = network.columns, network.policy_row
-    log_prob, entropy = float32(0.0), float32(0.0)
-    for j in range(rows.components):
-        n, chosen = nvec[j], read(rows.action, row * rows.components + j)
-        at, allowed = first * columns + column, row * network.logits + first - network.policy_row
-        largest = FORBIDDEN
-        for k in range(n):
-            x = read(block, at + k * columns)
-            if rows.masked and not read(rows.mask, allowed + k):
-                x = FORBIDDEN
-                write(block, at + k * columns, x)
-            largest = max(largest, x)
-        total = float32(0.0)
-        for k in range(n):
-            total += exp(read(block, at + k * columns) - largest)
-        total = log(total)
-        of_choice = float32(0.0)
-        for k in range(n):
-            log_p = (read(block, at + k * columns) - largest) - total
-            write(block, at + k * columns, log_p)
-            of_choice -= exp(log_p) * log_p
-            log_prob += log_p if k == chosen else float32(0.0)
-        write(block, (own + j) * columns + column, of_choice)
-        entropy += of_choice
-        first += n
-    return log_prob, entropy
-
-
-def choices_backward(network, nvec, rows, row, block, column, own, d_log_prob, entropy_weight):
-    """Replace the log-probabilities of a column by the slopes of the logits."""
-    columns, first = network.columns, network.policy_row
-    for j in range(rows.components):
-        n, chosen = nvec[j], read(rows.action, row * rows.components + j)
-        entropy = read(block, (own + j) * columns + column)
-        for k in range(n):
-            at = (first + k) * columns + column
-            picked = float32(1.0) if k == chosen else float32(0.0)
-            write(block, at, logit_derivative(read(block, at), picked, entropy, d_log_prob, entropy_weight))
-        first += n
-
-
-def gaussian_forward(network, nvec, rows, row, block, column, own):
-    """Turn the means of a column into (action - mean) / standard deviation; return the log-density of the action and the entropy."""
-    log_prob, entropy = float32(0.0), float32(0.0)
-    for d in range(rows.components):
-        log_std, at = read(network.weights, network.log_std + d), (network.policy_row + d) * network.columns + column
-        z = (read(rows.action, row * rows.components + d) - read(block, at)) * exp(-log_std)
-        write(block, at, z)
-        log_prob += gaussian_log_density(z, log_std)
-        entropy += gaussian_entropy(log_std)
-    return log_prob, entropy
-
-
-def gaussian_backward(network, nvec, rows, row, block, column, own, d_log_prob, entropy_weight):
-    """Replace what `gaussian_forward` left in a column by the slopes of the means; those of the log standard deviations go to `own`."""
-    for d in range(rows.components):
-        at, scale = (network.policy_row + d) * network.columns + column, exp(-read(network.weights, network.log_std + d))
-        d_mean, d_log_std = gaussian_derivatives(read(block, at), scale, d_log_prob, entropy_weight)
-        write(block, at, d_mean)
-        write(block, (own + d) * network.columns + column, d_log_std)
-
-
-def clear_column(network, block, column, own, end):
-    """Set the slopes of the outputs and the terms of a column without a row to 0."""
-    for r in range(network.policy_row, network.policy_row + network.logits):
-        write(block, r * network.columns + column, float32(0.0))
-    write(block, network.value_row * network.columns + column, float32(0.0))
-    for r in range(own, end):
-        write(block, r * network.columns + column, float32(0.0))
-
-
-KERNEL = '''"""The gradient of $name by the parameters of a policy ($actions) on CUDA; written by warprun."""
+KERNEL = '''"""The gradient of the loss $name on CUDA; written by warprun."""
 
 from numba import cuda, float32
 
@@ -165,161 +53,149 @@ COLUMNS, THREADS, TERMS = $columns, $threads, $terms
 
 
 @cuda.jit(cache=CACHE, fastmath=False, **BOUND)
-def gradient(given, back, nvec, rows, coefficients, entropy_coef, own, end, width, partial):
+def gradient(weights, sums, settings, batch, parameter_rows, count, rows, width, columns, partial):
     thread = cuda.threadIdx.x
     block = cuda.shared.array(0, float32)
-    # With the number of columns as a constant.
-    network = BlockNetwork(
-        given.weights, given.layers, COLUMNS, given.policy_row, given.logits, given.value_row, given.log_std,
-        given.normalizes, given.mean, given.scale,
-    )
-    layers, at = network.layers.shape[0], cuda.blockIdx.x * width
-    weight = float32(1.0) / float32(rows.batch)
-    entropy_weight = entropy_coef[0] * weight
+    for m in range(thread, rows * COLUMNS, THREADS):
+        write(block, m, float32(0.0))
+    at, weight = cuda.blockIdx.x * width, float32(1.0) / float32(count)
+    # Sums over columns have their number as a variable: unrolled, they would keep 32 addresses in registers.
+    nets = ($nets)
     fresh = True
-    for begin in range(cuda.blockIdx.x * COLUMNS, rows.batch, cuda.gridDim.x * COLUMNS):
-        n = min(COLUMNS, rows.batch - begin)
-        load_rows(network, rows, begin, n, block, thread, THREADS)
+    for begin in range(cuda.blockIdx.x * COLUMNS, count, cuda.gridDim.x * COLUMNS):
         cuda.syncthreads()
-        for layer in range(layers):
-            compute_layer(network, layer, block, thread, THREADS)
-            cuda.syncthreads()
-        # One thread for each column: log-probability, entropy, derivatives of the loss by the outputs, and the terms of the loss.
-        for column in range(thread, COLUMNS, THREADS):
-            if column < n:
-                at_row = row_of(rows, begin + column)
-                log_prob, entropy = ${actions}_forward(network, nvec, rows, at_row, block, column, own + TERMS)
-                value_at = network.value_row * COLUMNS + column
-                row = Row(
-                    read(rows.log_prob, at_row), read(rows.value, at_row), read(rows.advantage, begin + column), read(rows.returns, at_row)
-                )
-                d_log_prob, d_value, shown = loss(log_prob, read(block, value_at), row, coefficients)
-                ${actions}_backward(network, nvec, rows, at_row, block, column, own + TERMS, float32(d_log_prob) * weight, entropy_weight)
-                write(block, value_at, float32(d_value) * weight)
-                $write_terms
-                write(block, (own + TERMS - 1) * COLUMNS + column, entropy * weight)
-            else:
-                clear_column(network, block, column, own, end)
-        cuda.syncthreads()
-        for backwards in range(layers):
-            layer = layers - 1 - backwards
-            add_weight_slopes(network, back, layer, block, partial, at, fresh, thread, THREADS)
-            if back.layers[layer, 4] > 0:  # the observations need no slopes
-                cuda.syncthreads()
-                compute_slopes(network, back, layer, block, thread, THREADS)
-                cuda.syncthreads()
-        cuda.syncthreads()
-        # With the number of columns as a variable: an unrolled sum would keep 32 addresses in registers.
-        add_row_sums(given, back, block, partial, at, fresh, thread, THREADS)
+        tile = Tile(begin, min(COLUMNS, count - begin), block, COLUMNS, thread, THREADS, $first_term, $first_term + TERMS, weight)
+        clear_terms(tile, TERMS)
+        clear_kept(tile, parameter_rows)
+        loss(tile, nets, settings, batch)
+        clear_rest(tile, nets[$trained])
+        add_gradient(tile, nets[$trained], partial, at, fresh)
         fresh = False
-        cuda.syncthreads()
-
 '''
-"""The kernel of an action distribution and a loss."""
+NET = """
+        Net(
+            weights[$k].weights, weights[$k].layers, BlockBackward(weights[$k].weights_back, weights[$k].back, sums, columns),
+            weights[$k].outputs, weights[$k].first, weights[$k].slopes, COLUMNS,
+            weights[$k].normalizes, weights[$k].mean, weights[$k].scale,
+        ),"""
+
+
+class Packed:
+    """The weights of a network in the orders in which kernels read them, and its place in the shared array."""
+
+    def __init__(
+        self,
+        parameters: torch.Tensor,
+        table: Iterable[Layer],
+        outputs: Outputs,
+        first: int,
+        slopes: int,
+        beside: Sequence[int] = (),
+        statistics: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> None:
+        """`table` and `outputs` have the rows of the shared array; `slopes` is the row of the first input's slope. `beside` are parameters
+        of no layer, which follow the weights; `statistics` are mean and 1 / standard deviation of observations."""
+        device, self.parameters, self.table = parameters.device, parameters, list(table)
+        forward, layers = pack_layers(self.table)
+        backward, back = pack_backward(self.table)
+        back[:, 4] = np.where(back[:, 4] == first, slopes, back[:, 4])
+        self.beside, beside_end = len(forward), len(forward) + len(beside)
+        """Where `beside` begins in the weights."""
+        self._index = torch.from_numpy(np.concatenate((forward, np.array(beside, np.int64), backward))).to(device)
+        self._packed = torch.empty(len(self._index), device=device)
+        # An empty array has no address that a kernel could get.
+        mean, scale = statistics or (torch.zeros(1, device=device), torch.ones(1, device=device))
+        self.weights = Weights(
+            weights=self._packed[:beside_end],
+            weights_back=self._packed[beside_end:],
+            layers=torch.from_numpy(layers).to(device),
+            back=torch.from_numpy(back).to(device),
+            outputs=outputs,
+            first=first,
+            slopes=slopes,
+            normalizes=statistics is not None,
+            mean=mean,
+            scale=scale,
+        )
+
+    @staticmethod
+    def of(network: Network) -> Packed:
+        """Return a policy with its value; its log standard deviations lie beside the weights."""
+        parameters, mean, scale = (torch.as_tensor(each) for each in (network.parameters, network.mean, network.scale))
+        outputs = Outputs(network.value_row - network.policy_row + 1, network.policy_row, 1)
+        beside = range(network.log_std, len(parameters))
+        return Packed(parameters, layers_of(network), outputs, 0, 0, beside, (mean, scale) if len(mean) else None)
+
+    def refresh(self) -> None:
+        """Copy the parameters."""
+        torch.index_select(self.parameters, 0, self._index, out=self._packed)
 
 
 class CudaGradient:
-    """Computes gradients of one network; allocates its memory once, but for what is as large as the number of blocks."""
+    """Computes the gradients of a loss by the last of the networks that it takes; allocates its memory once."""
 
-    def __init__(self, network: Network, space: Space, loss: RowLoss, entropy_coef: torch.Tensor) -> None:
-        """`entropy_coef` [] is read in every gradient."""
-        device, terms = entropy_coef.device, len(loss.terms) + 1
-        self.entropy_coef, self.coefficients, self.terms = entropy_coef, loss.coefficients, terms
-        self.parameters = torch.as_tensor(network.parameters)
-        outputs, components = space.outputs, space.components
-        self.own = network.rows
-        """First of the rows of a block that hold the terms of the loss, then what each component of an action needs."""
-        self.end = network.rows + terms + components
-        rows = gradient_rows(network.rows, components, terms)
-        columns = columns_for(rows, COLUMNS)
-        made, forward_index = block_network(network, outputs, columns, device)
-        backward_index, layers = pack_backward(layers_of(network))
-        self.index = torch.cat((forward_index, torch.from_numpy(backward_index).to(device)))
-        self.packed = torch.empty(len(self.index), device=device)
-        self.network = made._replace(weights=self.packed[: len(forward_index)])
-        self.width = len(self.parameters) + terms
-        sums = bias_rows(layers_of(network)) + [(self.own + k, len(self.parameters) + k) for k in range(terms)]
-        if isinstance(space, Box):
-            sums += [(self.own + terms + d, network.log_std + d) for d in range(components)]
-        self.back = BlockBackward(
-            self.packed[len(forward_index) :],
-            torch.from_numpy(layers).to(device),
-            torch.tensor(sums, dtype=torch.int32, device=device),
-        )
-        self.threads = threads_of(layers)
-        self.blocks = cuda_blocks(self.width, self.threads, multiprocessors(device))
-        self.sums = BlockSums(self.width, self.blocks, device)
-        self.shared_bytes = 4 * rows * columns
-        self.chooses = not isinstance(space, Box)
-        self.nvec = torch.tensor(choices(space) or (1,), dtype=torch.int32, device=device)
-        self.none = {dtype: torch.zeros(1, dtype=dtype, device=device) for dtype in (torch.int64, torch.bool)}
-        actions = "gaussian" if isinstance(space, Box) else "choices"
-        heads = (gaussian_forward, gaussian_backward) if isinstance(space, Box) else (choices_forward, choices_backward)
-        write_terms = (f"write(block, (own + {k}) * COLUMNS + column, float32(shown[{k}]) * weight)" for k in range(terms - 1))
-        numbers = {"columns": columns, "threads": self.threads, "terms": terms}
-        texts = {"name": loss.formula.__name__, "actions": actions, "write_terms": "\n".join(write_terms)}
-        source = fill(KERNEL, **texts, **{name: str(number) for name, number in numbers.items()})
-        names = {f.__name__: f for f in (*heads, *FUNCTIONS)} | {"BlockNetwork": BlockNetwork, "Row": Row, "BOUND": BOUND}
-        self.module = module_for(f"{loss.formula.__name__}_cuda", source, names | {"loss": loss.formula})
+    def __init__(self, nets: Sequence[Packed], end: int, loss: TileLoss, columns: Callable[[int], int], registers: int | None) -> None:
+        """`end` is the row behind all networks; `columns(rows)` returns those of a tile; `registers` are the most of a thread."""
+        self._nets, trained, self._rows = nets, nets[-1], gradient_rows(end, loss.scratch, loss.terms)
+        device, size = trained.parameters.device, len(trained.parameters)
+        self._columns = columns(self._rows)
+        kept = loss.parameter_rows
+        sums = [*bias_rows(trained.table), *((end + k, size + k) for k in range(loss.terms))]
+        sums += [(end + loss.terms + kept.row + d, kept.parameter + d) for d in range(kept.number)]
+        self._sums = torch.tensor(sums, dtype=torch.int32, device=device)
+        self._kept, self._width = kept, size + loss.terms
+        self._threads = threads_of([layer for net in nets for layer in net.table])
+        self._blocks = cuda_blocks(self._width, self._threads, multiprocessors(device))
+        self._sum = BlockSums(self._width, self._blocks, device)
+        self._settings = settings_for(loss.settings, lambda tensor: on_device(tensor.view(-1)), words)
+        self._results = self._sum.total[:size], self._sum.total[size:]
+        self.module = _module(loss.loss, len(nets), self._columns, self._threads, loss.terms, end, registers)
 
-    def __call__(
-        self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the mean loss over rows, and means of its terms; the next call overwrites both."""
-        rows = rows_of(batch, advantage, order)
-        torch.index_select(self.parameters, 0, self.index, out=self.packed)
-        count = len(rows.advantage)
-        tiles = Tiles(
-            order=rows.order if len(rows.order) else self.none[torch.int64],
-            obs=rows.obs.view(-1),
-            mask=rows.mask.view(-1) if rows.mask.numel() else self.none[torch.bool],
-            action=rows.action.view(-1),
-            log_prob=rows.log_prob,
-            value=rows.value,
-            advantage=normalize_advantage(rows.advantage, *moments) if moments else rows.advantage,
-            returns=rows.returns,
-            ordered=len(rows.order) > 0,
-            masked=rows.mask.numel() > 0,
-            batch=count,
-            features=rows.obs.shape[1],
-            components=rows.action.shape[1],
-        )
-        blocks = min(self.blocks, -(-count // self.network.columns))
-        launch(self.module, "gradient", (blocks, self.threads), self._of_gradient(tiles), self.shared_bytes)
-        self.sums.add(blocks)
-        return self.sums.total[: -self.terms], self.sums.total[-self.terms :]
+    def __call__(self, batch: NamedTuple, count: int, layout: Layout = UNKNOWN) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of the mean loss over `count` rows, and means of its terms; the next call overwrites both."""
+        for net in self._nets:
+            net.refresh()
+        blocks = min(self._blocks, -(-count // self._columns))
+        launch(self.module, "gradient", (blocks, self._threads), self._arguments(batch, count), 4 * self._rows * self._columns)
+        self._sum.add(blocks)
+        return self._results
 
-    def compile_ahead(self) -> None:
-        """Let another process compile the kernels (`kernels.ahead`)."""
-        number, row, flag = self.sums.total[:1], self.none[torch.int64], self.none[torch.bool]
-        action = self.nvec if self.chooses else number
-        tiles = Tiles(row, number, flag, action, number, number, number, number, False, False, 1, 1, 1)
-        want(self.module, "gradient", self._of_gradient(tiles))
-        self.sums.compile_ahead()
+    def compile_ahead(self, batch: NamedTuple) -> None:
+        """Let another process compile the kernels for batches of such tensors (`kernels.ahead`)."""
+        want(self.module, "gradient", self._arguments(batch, 1))
+        self._sum.compile_ahead()
 
-    def _of_gradient(self, tiles: Tiles) -> tuple[object, ...]:
-        """Return the arguments of the kernel for rows."""
-        whole = (self.network, self.back, self.nvec, tiles)
-        numbers = (self.coefficients, on_device(self.entropy_coef.view(1)), self.own, self.end, self.width)
-        return (*map(on_device, whole), *numbers, on_device(self.sums.partial))
+    def _arguments(self, batch: NamedTuple, count: int) -> tuple[object, ...]:
+        weights = tuple(on_device(net.weights) for net in self._nets)
+        given = (weights, on_device(self._sums), self._settings, on_device(batch), self._kept, count)
+        return (*given, self._rows, self._width, self._columns, on_device(self._sum.partial))
 
 
-FUNCTIONS = (
-    row_of,
-    load_rows,
-    compute_layer,
-    clear_column,
-    add_weight_slopes,
-    compute_slopes,
-    add_row_sums,
-    read,
-    write,
-)
-"""Functions that the kernels of all losses call."""
+def _module(
+    loss: Callable[..., None], networks: int, columns: int, threads: int, terms: int, first_term: int, registers: int | None
+) -> ModuleType:
+    """Return the kernel of a loss on tiles of so many networks."""
+    assert isinstance(loss, FunctionType)
+    nets = "".join(fill(NET, k=str(k)) for k in range(networks))
+    numbers = {"columns": columns, "threads": threads, "terms": terms, "first_term": first_term, "trained": networks - 1}
+    source = fill(KERNEL, name=loss.__name__, nets=nets, **{name: str(number) for name, number in numbers.items()})
+    named = {f.__name__: f for f in (write, clear_terms, clear_kept, clear_rest, add_gradient, Tile, Net, BlockBackward)}
+    bound = {} if SIMULATED or registers is None else {"max_registers": registers}
+    return module_for(f"{loss.__name__}_cuda", source, {**named, "loss": for_cuda(loss), "BOUND": bound})
 
 
-def threads_of(layers: np.ndarray) -> int:
+def gradient_rows(end: int, scratch: int, terms: int) -> int:
+    """Return the rows of a block for networks of `end` rows; the backward pass may read LOSS_ROWS behind a layer."""
+    return end + terms + max(scratch, LOSS_ROWS)
+
+
+def policy_columns(rows: int) -> int:
+    """Return the columns of a tile of a rollout: as many as fit."""
+    return columns_for(rows, COLUMNS)
+
+
+def threads_of(layers: Iterable[Layer]) -> int:
     """Return the threads of a block: as many as the widest layer has units, for a thread computes an eighth of them in a quarter of the
     columns."""
-    widest = int(max(layers[:, 2].max(), layers[:, 3].max()))
+    widest = max(max(layer.n_in, layer.n_out) for layer in layers)
     return min(256, -(-widest // 32) * 32)

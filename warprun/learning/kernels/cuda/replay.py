@@ -6,7 +6,6 @@ A block of a warp stores or gathers one row. Draws, and sums of priorities, are 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
@@ -176,16 +175,14 @@ def module(threads: int) -> ModuleType:
     return module_for("replay_cuda", KERNELS.format(threads=threads, lanes=LANES), named | {"BRANCHES": BRANCHES})
 
 
-class CudaReplay(Replay):
-    """`Replay` whose operations are kernels; the next draw overwrites the batch of the last one."""
+class CudaReplay:
+    """The operations on replay memory; the next draw overwrites the batch of the last one."""
 
-    def __init__(self, *given: Any, **settings: Any) -> None:
-        """Take what `Replay` takes."""
-        super().__init__(*given, **settings)
-        device = self.ring.reward.device
-        self._batch = self.batch_memory()
+    def __init__(self, replay: Replay) -> None:
+        device = replay.ring.reward.device
+        self._replay, self._batch = replay, replay.batch_memory()
         # An empty array has no address that a kernel could get.
-        self._tree, self._place = self.tree._replace(levels=self.tree.levels.to(device)), position(self.place)
+        self._tree, self._place = replay.tree._replace(levels=replay.tree.levels.to(device)), position(replay.place)
         if not self._tree.prioritized:
             self._tree = self._tree._replace(priority=torch.zeros(1, device=device))
         if not self._place.linked:
@@ -196,20 +193,18 @@ class CudaReplay(Replay):
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
         rollout = Rollout(*(part.contiguous() for part in rollout_of(trajectory, group)))
         tree, place = on_device(self._tree), on_device(self._place)
-        launch(self._module, "store", (group.reward.numel(), LANES), (on_device(self.ring), tree, place, on_device(rollout)))
-        if self.config.prioritized:
+        launch(self._module, "store", (group.reward.numel(), LANES), (on_device(self._replay.ring), tree, place, on_device(rollout)))
+        if self._tree.prioritized:
             launch(self._module, "sum_stored", (1, THREADS), (tree, place, trajectory.horizon))
 
     def draw(self, number: torch.Tensor) -> TransitionBatch:
-        """Return batch `number` ([] int64), which the next draw overwrites."""
-        place, batch, stream = on_device(self._place), on_device(self._batch), words(Stream(self.seed, number))
-        beta = on_device(self.beta.tensor.view(1))
-        launch(self._module, "draw", (1, THREADS), (on_device(self._tree), place, stream, beta, batch))
-        given = (on_device(self.ring), place, self.n_step, float32(self.gamma), batch)
-        launch(self._module, "gather", (self.batch_size, LANES), given)
+        own, place, batch = self._replay, on_device(self._place), on_device(self._batch)
+        beta = on_device(own.beta.tensor.view(1))
+        launch(self._module, "draw", (1, THREADS), (on_device(self._tree), place, words(Stream(own.seed, number)), beta, batch))
+        given = (on_device(own.ring), place, own.n_step, float32(own.gamma), batch)
+        launch(self._module, "gather", (own.batch_size, LANES), given)
         return self._batch
 
     def update_priorities(self, row: torch.Tensor, error: torch.Tensor) -> None:
-        """Set the priorities of rows [B] of a draw by the largest of their temporal-difference errors [B]; only if `prioritized`."""
-        settings = (float64(self.config.alpha), float64(self.config.eps))
+        settings = (float64(self._replay.config.alpha), float64(self._replay.config.eps))
         launch(self._module, "put", (1, THREADS), (on_device(self._tree), on_device(row), on_device(error), *settings))

@@ -7,7 +7,6 @@ barrier. `load` and the products have barriers of their own, but a loss must not
 
 from __future__ import annotations
 
-from functools import cache
 from types import FunctionType
 from typing import NamedTuple
 
@@ -15,15 +14,17 @@ import numpy as np
 import torch
 from numba import cuda
 
+from warprun.kernels.made import made
+from warprun.kernels.mlp import normalized
 from warprun.kernels.mlp_cuda import compute_layer, read, write
-from warprun.kernels.mlp_cuda_backward import add_row_sums, add_weight_slopes, compute_slopes, derivative
+from warprun.kernels.mlp_cuda_backward import BlockBackward, add_row_sums, add_weight_slopes, compute_slopes, derivative
 from warprun.learning.draws import Stream, mix, seed_words
 from warprun.learning.kernels.cpu import tiles as on_cpu
 from warprun.learning.kernels.layers import Outputs
 from warprun.learning.rebinding import rebound
 from warprun.simulation.cuda_launch import SIMULATED, on_device
 
-float32, uint32 = np.float32, np.uint32
+float32, int64, uint32, uint64 = np.float32, np.int64, np.uint32, np.uint64
 
 
 class Weights(NamedTuple):
@@ -43,6 +44,11 @@ class Weights(NamedTuple):
     """Row of the first input."""
     slopes: int
     """Row of the slope of the first input; of a network that is trained these are not computed."""
+    normalizes: bool
+    mean: torch.Tensor
+    """[F] float32, of the observations; [1] unless `normalizes`."""
+    scale: torch.Tensor
+    """[F] float32: 1 / standard deviation; [1] unless `normalizes`."""
 
 
 class Net(NamedTuple):
@@ -50,20 +56,14 @@ class Net(NamedTuple):
 
     weights: torch.Tensor
     layers: torch.Tensor
-    back: Backward
+    back: BlockBackward
     outputs: Outputs
     first: int
     slopes: int
     columns: int
-
-
-class Backward(NamedTuple):
-    """Numbers that the backward pass reads of a network."""
-
-    weights: torch.Tensor
-    layers: torch.Tensor
-    sums: torch.Tensor
-    """[S, 2] int32: rows whose sums belong to the gradient, and where each is added there."""
+    normalizes: bool
+    mean: torch.Tensor
+    scale: torch.Tensor
 
 
 class Tile(NamedTuple):
@@ -123,21 +123,38 @@ def load(tile, net, source, row):
         write(tile.block, (net.first + row + m % features) * tile.columns + m // features, source[tile.begin + m // features, m % features])
 
 
+def observe(tile, net, rows):
+    """Load the observations of the tile's rows, normalised, and compute the activations of `net`: the first operation of a loss."""
+    features = rows.obs.shape[1]
+    for m in range(tile.thread, tile.n * features, tile.threads):
+        column, f = m // features, m % features
+        x = rows.obs[uint64(row_at(tile, rows, column)), uint64(f)]
+        if net.normalizes:
+            x = normalized(x, read(net.mean, f), read(net.scale, f))
+        write(tile.block, (net.first + f) * tile.columns + column, x)
+    forward(tile, net)
+
+
+def row_at(tile, rows, c):
+    """Return the row in column `c`."""
+    return read(rows.order, tile.begin + c) if rows.ordered else int64(tile.begin + c)
+
+
 def forward(tile, net):
     """Compute the activations of `net` from its inputs."""
-    compute_layers(tile, net, net.layers.shape[0])
+    compute_layers(net, net.layers.shape[0], tile.block, tile.thread, tile.threads)
 
 
 def forward_first(tile, net):
     """Compute the activations of the first network of a stack."""
-    compute_layers(tile, net, net.layers.shape[0] // net.outputs.number)
+    compute_layers(net, net.layers.shape[0] // net.outputs.number, tile.block, tile.thread, tile.threads)
 
 
-def compute_layers(tile, net, count):
+def compute_layers(net, count, block, thread, threads):
     """Compute the first `count` layers."""
     for layer in range(count):
         barrier()
-        compute_layer(net, layer, tile.block, tile.thread, tile.threads)
+        compute_layer(net, layer, block, thread, threads)
     barrier()
 
 
@@ -154,6 +171,16 @@ def set_input(tile, net, row, c, x):
 def get_output(tile, net, k, c):
     """Return output `k` of column `c`."""
     return read(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.columns + c)
+
+
+def set_output(tile, net, k, c, x):
+    """Replace output `k` of column `c`."""
+    write(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.columns + c, x)
+
+
+def parameter(net, n):
+    """Return number `n` of the weights: a parameter that belongs to no layer."""
+    return read(net.weights, n)
 
 
 def clear_slopes(tile, net):
@@ -211,11 +238,17 @@ def stream_key(stream):
     return mix(uint32(mix(uint32(uint32(stream.number[0]) + stream.low)) ^ stream.high))
 
 
-def clear_terms(tile):
+def clear_terms(tile, count):
     """Set the terms of all columns to 0."""
-    for c in range(tile.thread, tile.columns, tile.threads):
-        write(tile.block, tile.terms * tile.columns + c, float32(0.0))
-        write(tile.block, (tile.terms + 1) * tile.columns + c, float32(0.0))
+    for m in range(tile.thread, count * tile.columns, tile.threads):
+        write(tile.block, tile.terms * tile.columns + m, float32(0.0))
+
+
+def clear_kept(tile, rows):
+    """Set the slopes of parameters that belong to no layer to 0, of columns without a row."""
+    for d in range(rows.number):
+        for c in range(tile.n + tile.thread, tile.columns, tile.threads):
+            write(tile.block, (tile.scratch + rows.row + d) * tile.columns + c, float32(0.0))
 
 
 def add_gradient(tile, net, slopes, at, fresh):
@@ -232,7 +265,7 @@ def add_gradient(tile, net, slopes, at, fresh):
     barrier()
 
 
-@cache
+@made
 def for_cuda(loss: FunctionType) -> FunctionType:
     """Return a loss of tiles, or a function that it calls, with these operations in the place of those of `kernels.cpu.tiles`."""
     return rebound(loss, _here)

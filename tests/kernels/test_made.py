@@ -1,0 +1,30 @@
+"""Functions that functions make, in another process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.learning.cpu.test_gradient import NETWORKS, SPACES, learner_for
+from warprun.kernels.made import dumps
+from warprun.learning.kernels.losses import DUELING, PLAIN, q_values_by
+from warprun.learning.kernels.policy_gradient import PolicyGradient
+
+READ = """
+import pickle, sys
+from warprun.kernels.compile import load_module
+print(load_module(*pickle.load(open(sys.argv[1], "rb"))).__name__)
+"""
+
+
+def test_the_same_arguments_make_the_same_function() -> None:
+    assert q_values_by(PLAIN, None) is q_values_by(PLAIN, None)
+    assert q_values_by(PLAIN, None) is not q_values_by(DUELING, None)
+
+
+def test_another_process_makes_the_same_module(tmp_path: Path) -> None:
+    gradient = learner_for("ppo", SPACES["box"], NETWORKS["tanh"]).operations.gradient
+    assert isinstance(gradient, PolicyGradient)
+    file = tmp_path / "recipe"
+    file.write_bytes(dumps(gradient._gradient.module.__recipe__))
+    found = subprocess.run([sys.executable, "-c", READ, str(file)], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == gradient._gradient.module.__name__
