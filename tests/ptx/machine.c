@@ -43,6 +43,7 @@ struct world world;
 struct fault faults[MOST_FAULTS];
 uint32_t fault_count;
 uint64_t accesses, barriers;
+uint64_t issued, longest;                 /* instructions of all warps of a launch, as many as its busiest thread has; the most of a warp */
 int unchecked;                            /* global memory is whatever the host has */
 
 static struct region *regions;
@@ -309,6 +310,12 @@ static void run_block(int how) {
             if (threads[order[n]].state != DONE) go_on(&threads[order[n]]);
         epoch++;
     } while (check_barrier());
+    for (uint32_t n = 0; n < thread_count; n += 32) {
+        uint64_t most = 0;
+        for (uint32_t m = n; m < thread_count && m < n + 32; m++) if (threads[m].executed > most) most = threads[m].executed;
+        issued += most;
+        if (most > longest) longest = most;
+    }
 }
 
 /* Run a grid; return 0, or -1 where the launch is impossible. */
@@ -334,6 +341,7 @@ int launch(void (*function)(struct thread *), void **parameters, const uint32_t 
     world.dynamic_bytes = dynamic_bytes;
     world.ulps = ulps;
     launch_began = epoch + 1;
+    issued = longest = 0;
     chance = seed;
     uint32_t *blocks_in_order = malloc(blocks * sizeof *blocks_in_order);
     arrange(blocks_in_order, (uint32_t)blocks, order);

@@ -13,6 +13,7 @@ struct thread {
     uint32_t vote;        /* what it brings to a barrier that reduces */
     uint32_t state;
     void *stack;          /* where it goes on */
+    uint64_t executed;    /* instructions, but for moves between registers */
 };
 
 struct world {

@@ -99,6 +99,8 @@ class Array:
 class Seen:
     launches: int = 0
     findings: list[Finding] = field(default_factory=list)
+    issued: list[tuple[int, int]] = field(default_factory=list)
+    """Of each launch: instructions of all warps, and of the longest one."""
 
 
 class Machine:
@@ -120,6 +122,7 @@ class Machine:
         self.shadows: dict[int, np.ndarray] = {}
         self._faults = (Fault * 4096).in_dll(self._runtime, "faults")
         self._fault_count = ctypes.c_uint32.in_dll(self._runtime, "fault_count")
+        self._issued, self._longest = (ctypes.c_uint64.in_dll(self._runtime, name) for name in ("issued", "longest"))
 
     def findings(self, *allowed: Kind) -> list[Finding]:
         """Return what is wrong: all that was seen but for what is harmless or `allowed`."""
@@ -166,6 +169,7 @@ class Machine:
         memory.copy_out()
         seen = self.seen.setdefault(kernel.name, Seen())
         seen.launches += 1
+        seen.issued.append((self._issued.value, self._longest.value))
         names = memory.names(dispatcher.py_func)
         found = [told(kernel, fault, names) for fault in self._faults[: self._fault_count.value]]
         seen.findings += [finding for finding in found if finding not in seen.findings]

@@ -127,6 +127,8 @@ class Module:
         instruction = Instruction(self, name, operands)
         if instruction.name not in EMIT:
             raise self.unknown(f"instruction {name}")
+        if instruction.name != "mov":
+            self.kernels[-1].body.append("t->executed++;")
         EMIT[instruction.name](instruction)
 
     def _source(self) -> str:

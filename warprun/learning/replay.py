@@ -107,7 +107,7 @@ def make_tree(rows: int, device: torch.device) -> Tree[torch.Tensor]:
 
 
 class ReplayOperations(Protocol):
-    """What kernels compute of replay memory: `CpuReplay`, `CudaReplay`. No operation waits for the device."""
+    """The operations on replay memory, by kernels (`CpuReplay`, `CudaReplay`); none waits for the device."""
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
         """See `Replay.store`."""

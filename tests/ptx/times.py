@@ -1,0 +1,118 @@
+"""Expected times of kernels on an H200, from the instructions that they execute here.
+
+    python -m tests.ptx.times
+
+A kernel takes as long as its busiest warp, or as all its instructions at the rate of the card, whichever is longer. Three numbers turn
+instructions of PTX into time, and each is measured: Nsight Compute on an H200 found, for the gradient of A2C 64-64 with 1,000,000
+CartPoles, the instructions of SASS for a tile and the share of issue slots in use; a rollout of 10,000, whose blocks are few, how many
+cycles a warp takes for an instruction.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+
+from tests.agents import build
+from tests.learning.cpu.test_gradient import SPACES, learner_for, rows_for
+from tests.learning.cuda.simulated import cuda_kernels
+from tests.learning.helpers import rollout
+from tests.ptx import off_policy
+from tests.ptx.project import on
+from tests.ptx.rolling import DEVICE, clear, machine, ways_of
+from warprun.learning.kernels.cuda import gradient as cuda_gradient
+from warprun.learning.kernels.cuda import updates as cuda_updates
+from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+
+MULTIPROCESSORS, SCHEDULERS, CLOCK_HZ = 132, 4, 1.98e9
+SASS_OF_A_TILE = 0.69 * 56_610_829 * SCHEDULERS * MULTIPROCESSORS / (16_000_000 / 32)
+"""Instructions for a tile of 32 rows in the gradient of A2C: the share of issue slots in use, the cycles, and the tiles."""
+USED = 0.69
+"""Share of the issue slots in use where a card is full."""
+MEASURED_US = {"gradient": 305.0, "rollout": 249.9}
+"""Of A2C 64-64 with 10,000 CartPoles and a horizon of 16."""
+BATCH = 256
+
+
+class Executed(NamedTuple):
+    """Instructions of a kernel, without moves: of all warps, and of the longest."""
+
+    launches: int
+    issued: float
+    longest: float
+
+
+def executed(work: Callable[[], object]) -> dict[str, Executed]:
+    """Return what the kernels of some work execute."""
+    clear(machine())
+    with on(machine()):
+        work()
+    found = {name: seen.issued for name, seen in machine().seen.items()}
+    return {name: Executed(len(each), sum(n for n, _ in each), sum(n for _, n in each)) for name, each in found.items()}
+
+
+def gradient(rows: int) -> Executed:
+    """Return what the gradient of A2C 64-64 executes on a card with one multiprocessor."""
+    learner = learner_for("a2c", SPACES["discrete"], NetworkConfig(hidden=[64, 64]), fused=False)
+    batch = rows_for(learner, rows, False)
+    with patch.object(cuda_gradient, "multiprocessors", lambda device: 1):
+        return executed(lambda: cuda_kernels(learner).gradient(batch, batch.advantage, None, None))["gradient"]
+
+
+def per_tile() -> float:
+    """Return the instructions of PTX of a tile of 32 rows."""
+    few, many = 32 * 64, 32 * 128  # more tiles than blocks, twice
+    return (gradient(many).issued - gradient(few).issued) / ((many - few) / 32)
+
+
+def step(name: str, **settings: Any) -> dict[str, Executed]:
+    """Return what one gradient step off policy executes on a whole card, 256-256 for critics and actors, 64-64 for values."""
+    hidden = [64, 64] if name == "dqn" else [256, 256]
+    case = {"dqn": "dqn", "sac": "sac", "td3": "td3"}[name]
+    _, space, _ = off_policy.CASES[case]
+    env = off_policy.environment_of(space)
+    given = {"learning_starts": 0, "batch_size": BATCH, "utd_ratio": 1 / 30, "network": LayersConfig(hidden=hidden), **settings}
+
+    def work() -> None:
+        few = [patch.object(module, "multiprocessors", lambda device: MULTIPROCESSORS) for module in (cuda_gradient, cuda_updates)]
+        with off_policy.cuda_steps(), few[0], few[1]:
+            agent = build(name, env, fused=True, **given)
+        agent.update(rollout(env, horizon=6, n_envs=5), 0.0)
+        machine().seen.clear()
+        agent.update(rollout(env, horizon=6, n_envs=5, seed=1), 0.5)
+
+    return executed(work)
+
+
+def seconds(found: Executed, sass_per_ptx: float, cycles: float) -> float:
+    """Return the expected time of the launches of a kernel."""
+    slots = found.issued * sass_per_ptx / (MULTIPROCESSORS * SCHEDULERS * USED)
+    return max(slots, found.longest * sass_per_ptx * cycles) / CLOCK_HZ
+
+
+def main() -> None:
+    """Print the calibration, and the expected times."""
+    torch.manual_seed(0)
+    ptx = per_tile()
+    sass_per_ptx = SASS_OF_A_TILE / ptx
+    of_rollout = executed(partial(ways_of("cartpole")["fused 64"].run, DEVICE, 32))["rollout"]
+    steps = 16 * of_rollout.longest / (3 * of_rollout.launches)
+    cycles = MEASURED_US["rollout"] * 1e-6 * CLOCK_HZ / (steps * sass_per_ptx)
+    whole = Executed(1, 160_000 / 32 * ptx, 0.0)
+    print(f"a tile of the gradient of A2C: {ptx:,.0f} instructions of PTX, {SASS_OF_A_TILE:,.0f} of SASS on the card")
+    print(f"a step of a rollout: {steps / 16:,.0f} instructions of PTX of the longest warp, {cycles:.1f} cycles for one of SASS")
+    expected_us = 1e6 * seconds(whole, sass_per_ptx, cycles)
+    print(f"gradient of 160,000 rows: {expected_us:.0f} us expected, {MEASURED_US['gradient']:.0f} us measured")
+    for name in ("sac", "td3", "dqn"):
+        total = 0.0
+        print(f"\n{name}: kernel, launches of a step, instructions, of the longest warp, us")
+        for kernel, found in step(name).items():
+            total += (time := 1e6 * seconds(found, sass_per_ptx, cycles))
+            print(f"  {kernel:12} {found.launches:3} {found.issued:12,.0f} {found.longest:10,.0f} {time:8.1f}")
+        print(f"  a gradient step: {total:.0f} us without the gaps between launches, {1e6 / total:,.0f} a second")
+
+
+if __name__ == "__main__":
+    main()
