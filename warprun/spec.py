@@ -354,7 +354,7 @@ class GroupSpec:
         if isinstance(self.action, Box) and self.action.fields:
             raise ContractError(f"action of group {self.name!r} has fields, which are for observations; write Box({self.action.size})")
         if self.masked and not self.action.mask_entries:
-            raise ContractError(f"group {self.name!r} has an action mask, which is for choices, and its actions are {shown(self.action)}")
+            raise ContractError(f"group {self.name!r} has a mask, which is for choices; of {shown(self.action)} remove it")
 
     @property
     def masked_actions(self) -> int:
