@@ -14,7 +14,7 @@ from warprun.learning.distributions import EVALUATE
 from warprun.learning.settings.byte_counts import EVALUATION_TENSORS
 from warprun.policies.actions import ACTIONS
 from warprun.runs.saved_spec import READ, WRITE, from_data, to_data
-from warprun.simulation.codegen.bodies import DRAWS
+from warprun.simulation.codegen.bodies import NAMES
 from warprun.simulation.conversions import CONVERTERS, converter
 from warprun.simulation.units import CONVERSIONS, in_environment_units
 from warprun.spec import ActionKind, Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec
@@ -28,7 +28,7 @@ BY_KIND = {
     "policies": ACTIONS,
     "memory": EVALUATION_TENSORS,
     "words": DESCRIBED,
-    "names": DRAWS,
+    "names": NAMES,
     "drawn": sampling.DRAWN,
     **{f"best {policies}": table for policies, table in sampling.BEST.items()},
     **{f"explored {policies}": table for policies, table in sampling.EXPLORED.items()},

@@ -143,7 +143,7 @@ def _judge(
     if compared and not found:
         yield doubt(f"{which} changes nothing, {where}; use all of the argument `action`")
         return
-    if component >= len(group.action.choices):  # real numbers may be too close to differ
+    if component >= len(group.action.choices):  # those of real numbers are three of many
         return
     same = compared - found
     alike = sorted({b for _, b in same})

@@ -13,7 +13,7 @@ from warprun.simulation.codegen.expressions import Expressions, choices_of, seen
 from warprun.simulation.codegen.fault_checks import FaultChecks
 from warprun.simulation.codegen.templates import Function, block, fill, index, lines
 
-DRAWS = {"choices": "choose", "reals": "draw"}
+NAMES = {"choices": "choose", "reals": "draw"}
 """Kind of the actions -> the name of what draws a component in kernels of policies that do not explore."""
 
 STEP = """
@@ -332,7 +332,7 @@ class Bodies:
         found = []
         for group in self.environment.groups:
             kind = group.action.kind
-            function, chosen = self.e.names.use(DRAWS[kind], draws[kind]), f"{group.name}_chosen"
+            function, chosen = self.e.names.use(NAMES[kind], draws[kind]), f"{group.name}_chosen"
             body = ["total = np.float32(0.0)"]
             for n, outputs in enumerate(self._outputs(group)):
                 body.append(f"{chosen}, log_prob = {function}(rng, {n}, {', '.join(outputs)})")
