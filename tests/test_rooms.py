@@ -22,6 +22,9 @@ MOST_ON_THE_GROUND_FLOOR = 12
 """Modules of the package that are in no room."""
 MOST_ANY = 47
 """Annotations that say nothing."""
+MOST_ASKED = 3
+"""Places that ask whether a space is a Box, a Discrete or a MultiDiscrete: what depends on the answer belongs to the space, or into a table
+(docs/extending.md)."""
 
 
 def tree(file: Path) -> ast.Module:
@@ -120,6 +123,17 @@ def test_annotations_say_something() -> None:
         if (found := getattr(node, name, None))
     ]
     assert sum(map(count, annotations)) <= MOST_ANY
+
+
+def test_few_places_ask_which_space_it_is() -> None:
+    asked = [
+        (str(file.relative_to(ROOT)), node.lineno)
+        for file in MODULES.values()
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
+        if {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)} & {"Box", "Discrete", "MultiDiscrete"}
+    ]
+    assert len(asked) <= MOST_ASKED, asked
 
 
 def test_docstrings_say_what_a_thing_is_and_not_that_it_is_what_something_does() -> None:

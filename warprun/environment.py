@@ -30,8 +30,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from warprun.data import problem_of_array, problem_of_number
 from warprun.errors import ContractError, shown
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec, is_name, problem_of_array, problem_of_number, whole_number
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec, is_name, whole_number
 from warprun.user_code import check_function, refusal
 
 __all__ = ["Box", "ContractError", "Discrete", "Environment", "Group", "Index", "MultiDiscrete", "NoParams", "Phase", "Space"]
@@ -276,8 +277,7 @@ class Environment:
         if not isinstance(made, tuple) or not is_named_tuple(kind):
             raise refusal(self.tables, f"tables must return a NamedTuple of arrays and numbers; it returns {shown(made)}")
         for name, value in zip(kind._fields, made, strict=True):
-            problem = problem_of_array(value) if isinstance(value, np.ndarray) else problem_of_number(value)
-            if problem:
+            if problem := problem_of_array(value) if isinstance(value, np.ndarray) else problem_of_number(value):
                 raise refusal(self.tables, f"table {name!r} {problem}")
         return made
 

@@ -1,4 +1,4 @@
-"""Specs, on which agents and simulators agree: spaces, groups of actors, masks, the time limit. No functions, no numba, no torch.
+"""Specs, on which agents and simulators agree: spaces, groups of actors, masks, the time limit. No numba, no torch.
 
 All classes check their values and raise ContractError.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import keyword
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -42,67 +42,73 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value)
 
 
-def problem_of_number(value: object, limit: int = 2**63) -> str:
-    """Return why kernels cannot compute with `value`; empty if they can."""
-    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
-        kind = "None" if value is None else f"a {type(value).__name__}"
-        return f"must be a numpy array or a number, not {kind} ({shown(value)})"
-    if isinstance(value, int | np.integer) and not -limit <= value < limit:
-        return f"is {shown(value)}; it must fit into {limit.bit_length()} bits"
-    if isinstance(value, float | np.floating) and (np.isnan(value) or FLOAT32_MAX < abs(float(value)) < np.inf):
-        return f"is {value}; it must be a number that float32 can hold"
-    return ""
-
-
-def problem_of_array(array: np.ndarray) -> str:
-    """Return why kernels cannot read a table; empty if they can."""
-    if isinstance(array, np.ma.MaskedArray):
-        return "is a MaskedArray; fill it and make a second table of the mask"
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize not in ((4, 8) if array.dtype.kind == "f" else (1, 2, 4, 8)):
-        return f"has the dtype {array.dtype}; make it float32 or int32"
-    if not array.dtype.isnative:
-        return f"has the dtype {array.dtype.str}, not in the byte order of this machine; make it float32 or int32 with astype"
-    if array.ndim == 0:
-        return "is an array without axes; write a number"
-    if not array.size:
-        return f"is empty; its shape is {array.shape}"
-    unfit = np.isnan(array) | (np.isfinite(array) & (np.abs(array) > FLOAT32_MAX)) if array.dtype.kind == "f" else np.zeros(1, bool)
-    if unfit.any():
-        at = tuple(int(n) for n in np.unravel_index(unfit.argmax(), array.shape))
-        return f"has {array[at]} at index {at if len(at) > 1 else at[0]}; it must be a number that float32 can hold"
-    return ""
+ActionKind = Literal["choices", "reals"]
+"""The numbers of an action. choices: whole numbers, each drawn from the categorical distribution of its logits. reals: each drawn from a
+normal distribution. What needs torch or writes kernels has one table by kind in its room; all else follows from what a `Space` says."""
 
 
 @dataclass(frozen=True)
-class Discrete:
+class Space:
+    """Actions of choices, which a policy counts from 0 and the environment from `starts`, and of real numbers within `bounds`."""
+
+    kind: ClassVar[ActionKind]
+    dtype: ClassVar[str]
+    """Of the actions of a policy."""
+    choices: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Number of values of each choice; none for real numbers."""
+    starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The number that the environment counts each choice from."""
+    reals: int = field(init=False, repr=False, compare=False)
+    """Components that are real numbers."""
+    shape: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Shape of one action for environments and for programs with a policy: () is a number, (C,) a row or a tuple of the components."""
+
+    @property
+    def components(self) -> int:
+        """Numbers that make one action."""
+        return len(self.choices) + self.reals
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a policy gives for one actor: the logits of all choices, or the means and then the log standard deviations."""
+        return sum(self.choices) + 2 * self.reals
+
+    @property
+    def mask_entries(self) -> int:
+        """Entries of an action mask, one for each logit; 0: there can be none."""
+        return sum(self.choices)
+
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """Return (low, high) of every real number."""
+        return ()
+
+    def _know(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Discrete(Space):
     """One of `n` actions. A policy counts them from 0, the environment from `start`."""
+
+    kind = "choices"
+    dtype = "int32"
 
     n: int
     start: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", whole_number("n of Discrete(n)", self.n))
-        object.__setattr__(self, "start", _start("start of Discrete(n, start)", self.start, self.n))
-
-    @property
-    def outputs(self) -> int:
-        """Numbers that a policy gives for one actor: the logits."""
-        return self.n
-
-    @property
-    def components(self) -> int:
-        """Numbers that make one action."""
-        return 1
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """The number that the environment counts each choice from."""
-        return (self.start,)
+        n = whole_number("n of Discrete(n)", self.n)
+        start = _start("start of Discrete(n, start)", self.start, n)
+        self._know(n=n, start=start, choices=(n,), starts=(start,), reals=0, shape=())
 
 
 @dataclass(frozen=True)
-class MultiDiscrete:
+class MultiDiscrete(Space):
     """Several choices at once, choice j one of `nvec[j]`. A policy counts them from 0, the environment from `start[j]`."""
+
+    kind = "choices"
+    dtype = "int32"
 
     nvec: tuple[int, ...]
     start: tuple[int, ...] = ()
@@ -112,28 +118,14 @@ class MultiDiscrete:
         what = "nvec of MultiDiscrete(nvec)"
         if not isinstance(self.nvec, tuple) or not self.nvec:
             raise ContractError(f"{what} must be a tuple of at least one whole number, such as (3, 2), not {shown(self.nvec)}")
-        object.__setattr__(self, "nvec", tuple(whole_number(f"each number in {what}", n) for n in self.nvec))
+        nvec = tuple(whole_number(f"each number in {what}", n) for n in self.nvec)
         whole_number(f"the sum of {what}", sum(self.nvec))
         first = self.start or (0,) * len(self.nvec)
         if not isinstance(first, tuple) or len(first) != len(self.nvec):
             raise ContractError(f"start of MultiDiscrete(nvec, start) must be a tuple of {len(self.nvec)} numbers, not {shown(self.start)}")
         each = (_start("each number in start of MultiDiscrete(nvec, start)", *pair) for pair in zip(first, self.nvec, strict=True))
-        object.__setattr__(self, "start", tuple(each))
-
-    @property
-    def outputs(self) -> int:
-        """Numbers that a policy gives for one actor: the logits of all choices, one after the other."""
-        return sum(self.nvec)
-
-    @property
-    def components(self) -> int:
-        """Numbers that make one action."""
-        return len(self.nvec)
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """The number that the environment counts each choice from."""
-        return self.start
+        start = tuple(each)
+        self._know(nvec=nvec, start=start, choices=nvec, starts=start, reals=0, shape=(len(nvec),))
 
 
 @dataclass(frozen=True)
@@ -214,7 +206,7 @@ class Field:
 
 
 @dataclass(frozen=True, init=False)
-class Box:
+class Box(Space):
     """`size` real numbers between `low` and `high` (numbers for all components, or a tuple with one each).
 
     Of an observation some columns can be `fields`. Box((C, L)) and Box((C, H, W)) are short for one field of all columns.
@@ -223,6 +215,9 @@ class Box:
     clipped. Where a bound is infinite the units are those of the environment: the action is passed through, and clipped at the
     other bound if that is finite.
     """
+
+    kind = "reals"
+    dtype = "float32"
 
     size: int
     low: float | tuple[float, ...]
@@ -242,15 +237,14 @@ class Box:
                 raise ContractError(f"Box({size}) is one field; with other fields give the number of columns")
             fields = (Field(0, size),)
             size = math.prod(fields[0].shape)
-        given = {"size": whole_number("size of Box(size, low, high)", size), "low": low, "high": high, "fields": fields}
-        for name, value in given.items():
-            object.__setattr__(self, name, value)
+        size = whole_number("size of Box(size, low, high)", size)
+        self._know(size=size, low=low, high=high, fields=fields, choices=(), starts=(), reals=size, shape=(size,))
         if not isinstance(self.fields, tuple) or not all(isinstance(field, Field) for field in self.fields):
             raise ContractError(f"fields of a Box must be a tuple of Field, such as (Field(0, (3, 10, 10)),), not {shown(self.fields)}")
-        ends = [0, *(field.columns.stop for field in self.fields)]
-        for field, end in zip(self.fields, ends, strict=False):
-            if field.first < end or field.columns.stop > self.size:
-                where = f"{field.first} to {field.columns.stop - 1}"
+        ends = [0, *(part.columns.stop for part in self.fields)]
+        for part, end in zip(self.fields, ends, strict=False):
+            if part.first < end or part.columns.stop > self.size:
+                where = f"{part.first} to {part.columns.stop - 1}"
                 raise ContractError(f"a field takes the columns {where} of a Box of {self.size}, after {end} that others take")
         for name, bound in (("low", self.low), ("high", self.high)):
             for number in bound if isinstance(bound, tuple) else (bound,):
@@ -261,21 +255,6 @@ class Box:
         for low, high in dict.fromkeys(self.bounds()):
             if not low <= high or low == np.inf or high == -np.inf or any(FLOAT32_MAX < abs(b) < np.inf for b in (low, high)):
                 raise ContractError(f"a Box has bounds {low:g} to {high:g}; float32 has no numbers between them")
-
-    @property
-    def outputs(self) -> int:
-        """Numbers that a policy gives for one actor: the means, then the logarithms of the standard deviations."""
-        return 2 * self.size
-
-    @property
-    def components(self) -> int:
-        """Numbers that make one action."""
-        return self.size
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Empty: a Box has no choices."""
-        return ()
 
     @property
     def bytes(self) -> bool:
@@ -296,16 +275,6 @@ class Box:
         low = self.low if isinstance(self.low, tuple) else (self.low,) * self.size
         high = self.high if isinstance(self.high, tuple) else (self.high,) * self.size
         return tuple((float(a), float(b)) for a, b in zip(low, high, strict=True))
-
-
-Space = Discrete | MultiDiscrete | Box
-
-
-def choices(space: Space) -> tuple[int, ...]:
-    """Return the number of values of each choice that makes an action; none for a Box."""
-    if isinstance(space, Box):
-        return ()
-    return space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
 
 
 PolicyKind = Literal["sampled", "explored", "squashed"]
@@ -348,16 +317,18 @@ class GroupSpec:
             )
         if isinstance(self.action, Box) and self.action.fields:
             raise ContractError(f"action of group {self.name!r} has fields, which are for observations; write Box({self.action.size})")
+        if self.masked and not self.action.mask_entries:
+            raise ContractError(f"group {self.name!r} has a mask, which is for choices; of {shown(self.action)} remove it")
 
     @property
     def masked_actions(self) -> int:
         """Entries of the action mask of one actor; 0 without a mask."""
-        return self.action.outputs if self.masked else 0
+        return self.action.mask_entries if self.masked else 0
 
     @property
     def acting_outputs(self) -> int:
         """Numbers that a network computes for one actor: logits, values of actions, means or actions, but no standard deviations."""
-        return self.action.components if isinstance(self.action, Box) else self.action.outputs
+        return self.action.outputs - self.action.reals
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def test_an_edit_of_draw_changes_no_kernel(tmp_path: Path) -> None:
         (tmp_path / "palette.py").write_text(f"COLOR = {color!r}\n")
         environment, module = import_environment(str(tmp_path / "drift.py"))
         assert isinstance(environment, Environment) and hasattr(module, "draw")
-        return fingerprint(write(ArrayPlan(environment, CPU, 1, 1, (), False, False)).functions)
+        return fingerprint(write(ArrayPlan(environment, CPU, 1, 1)).functions)
 
     first = key(DRIFT, "red")
     assert key(DRIFT.replace("axes, state", "axes, state, p").replace("xlim=(-1, 1)", "title=str(p)"), "blue") == first

@@ -146,6 +146,7 @@ SPACES = (
     _made("Box inverted", "action=Box(1, 1.0, -1.0), mask=None", "Box", "bounds 1 to -1"),
     _made("Box too few bounds", "action=Box(3, (0.0, 0.0), 1.0), mask=None", "Box", "3 components", "2"),
     _made("Box overflow", "action=Box(1, -1e39, 1.0), mask=None", "Box", "float32"),
+    _made("Box mask", "action=Box(1, -1.0, 1.0)", "mask", "choices", "Box"),
     _made("Box unknown argument", "action=Box(1, lowest=0.0)", "lowest"),
     _made("observation Discrete", "observation=Discrete(2)", "observation", "Box", "Discrete"),
     _made("observation class", "observation=Box", "observation", "Box"),

@@ -43,7 +43,7 @@ def observations(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, np.nd
         obs[group.name] = (3 * random.standard_cauchy((ROWS + n, group.observation.size))).clip(-1e4, 1e4).astype(np.float32)
         if group.masked:
             mask = random.random((ROWS + n, group.action.outputs)) < 0.6
-            mask[:, np.cumsum((0, *policy.modules[group.name].choices))[:-1]] = True
+            mask[:, np.cumsum((0, *group.action.choices))[:-1]] = True
             masks[group.name] = mask
     return obs, masks
 

@@ -55,7 +55,7 @@ def gap(policy: Policy, group: GroupSpec, obs: np.ndarray, mask: np.ndarray | No
     with torch.no_grad():
         output = module.policy_output(torch.from_numpy(obs))
     allowed = output if mask is None else torch.where(torch.from_numpy(mask), output, -torch.inf)
-    top = [part.topk(2, -1).values for part in allowed.split(list(module.choices), -1)]
+    top = [part.topk(2, -1).values for part in allowed.split(list(module.group.action.choices), -1)]
     return torch.stack([pair[..., 0] - pair[..., 1] for pair in top], -1).amin(-1).numpy()
 
 

@@ -10,13 +10,12 @@ from warprun.learning.critics import ActingNetwork, DuelingQNetwork, Head, Quant
 from warprun.learning.networks import buffers, flatten_parameters
 from warprun.learning.recurrent import carry_of, parts
 from warprun.learning.settings.off_policy import OffPolicyConfig
-from warprun.spec import Discrete, GroupSpec
+from warprun.spec import GroupSpec
 
 
 def q_network(config: DQNConfig, group: GroupSpec) -> ActingNetwork:
     """Return an untrained network of the values of a group's actions."""
-    assert isinstance(group.action, Discrete)
-    observation, actions, network = group.observation, group.action.n, config.network
+    observation, actions, network = group.observation, group.action.outputs, config.network
     if config.quantiles is not None:
         return QuantileQNetwork(observation, actions, network, config.quantiles, config.dueling)
     return (DuelingQNetwork if config.dueling else Head)(observation, actions, network)

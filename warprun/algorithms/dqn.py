@@ -23,7 +23,7 @@ from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, recall_both, recall_next
 from warprun.learning.tensors import on_tensors
-from warprun.spec import Discrete, GroupSpec
+from warprun.spec import GroupSpec
 from warprun.state import derived_seed
 
 
@@ -107,13 +107,12 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
     recordable = True
 
     def __init__(self, config: DQNConfig, group: GroupSpec, context: Context, seed: int) -> None:
-        assert isinstance(group.action, Discrete)
         network = seeded(derived_seed(seed, "values"), lambda: q_network(config, group))
         self.values = Trained(network, config, config.learning_rate, context.device)
         super().__init__(config, group, context, seed, {values_name(config): self.values})
         loss = partial(values_loss if config.quantiles is None else quantiles_loss, config, self.values)
         tile_loss, scratch = q_loss(config.dueling, config.quantiles, config.value_rescaling)
-        in_kernels = TileLoss(tile_loss, (self.values.target,), scratch, (config.double, group.action.n))
+        in_kernels = TileLoss(tile_loss, (self.values.target,), scratch, (config.double, group.action.outputs))
         self.values_step = self.descent(self.values, loss, in_kernels)
 
     def gradient_step(self, batch: TransitionBatch, due: Due, history: History | None = None) -> tuple[torch.Tensor, Metrics]:

@@ -13,12 +13,11 @@ import torch
 
 from warprun.checking.findings import Problem, doubt, listed, phases_of, place_of, short
 from warprun.checking.rolls import masks_of, put
-from warprun.environment import Box, Environment, Group, KernelFunction
+from warprun.environment import Environment, Group, KernelFunction
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trial import Actions, Explorer, Masks
-from warprun.spec import choices
 from warprun.state import restore
 
 
@@ -139,13 +138,12 @@ def _judge(
     several = group.action.components > 1
     which = f"component {component} of the action of {group.name}" if several else f"the action of {group.name}"
     if options < 2:
-        if not isinstance(group.action, Box):
-            yield doubt(f"{which} has one option only; nothing can be learned from it")
+        yield doubt(f"{which} has one option only; nothing can be learned from it")
         return
     if compared and not found:
         yield doubt(f"{which} changes nothing, {where}; use all of the argument `action`")
         return
-    if isinstance(group.action, Box):
+    if component >= len(group.action.choices):  # those of real numbers are three of many
         return
     same = compared - found
     alike = sorted({b for _, b in same})
@@ -159,9 +157,9 @@ def _judge(
 
 def _choices(group: Group) -> list[tuple[int, list[float]]]:
     """Return every component of an action with the options to try."""
-    if isinstance(group.action, Box):
-        return [(n, [-0.9, 0.1, 0.8]) for n in range(min(group.action.size, MOST_OPTIONS))]
-    return [(n, list(range(min(size, MOST_OPTIONS)))) for n, size in enumerate(choices(group.action))]
+    space = group.action
+    options: list[list[float]] = [list(range(min(size, MOST_OPTIONS))) for size in space.choices]
+    return list(enumerate([*options, *[[-0.9, 0.1, 0.8]] * min(space.reals, MOST_OPTIONS)]))
 
 
 def _try(
@@ -178,8 +176,8 @@ def _try(
     tried = {name: actions.copy() for name, actions in chosen.items()}
     allowed = np.ones(tried[group.name].shape[:2], bool)
     mask = masks[group.name]
-    if mask is not None and not isinstance(group.action, Box):
-        allowed = mask[..., sum(choices(group.action)[:component]) + int(option)]
+    if mask is not None:
+        allowed = mask[..., sum(group.action.choices[:component]) + int(option)]
     values = tried[group.name][..., component]
     values[allowed] = option
     put(engine.trajectory, 0, tried)

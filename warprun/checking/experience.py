@@ -15,7 +15,7 @@ from warprun.checking.rolls import Rolls
 from warprun.environment import Environment
 from warprun.simulation.faults import Fault
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
-from warprun.spec import Discrete, GroupSpec, Spec
+from warprun.spec import GroupSpec, Spec
 
 
 class GroupExperience:
@@ -267,7 +267,8 @@ def masks(met: Experience, environment: Environment | None) -> Iterator[Problem]
             yield doubt(f"{name} allowed every action in {met.steps:,} steps{where}; leave it out, or correct its condition")
         never = np.flatnonzero(group.allowed == 0)
         if never.size:
-            first = group.spec.action.start if isinstance(group.spec.action, Discrete) else 0  # of several choices `k` counts all
+            starts = group.spec.action.starts
+            first = starts[0] if len(starts) == 1 else 0  # of several choices `k` counts all
             yield doubt(f"{name} never allowed action {listed(never + first)} in {met.steps:,} steps{where}; is a condition wrong?")
 
 

@@ -84,7 +84,7 @@ def _chooser(environment: ExternalEnvironment, env: Env) -> Callable[[object], o
     def choose(info: object) -> object:
         mask = mask_of(info, group.masked_actions)[None, None] if group.masked else None
         chosen = own.convert(explorer.choose({group.name: mask})[group.name][0])
-        return int(chosen[0]) if own.integers else chosen[0]
+        return chosen[0] if own.space.shape else int(chosen[0])
 
     return choose
 

@@ -18,10 +18,12 @@ from warprun.simulation.plain import Rows
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.trajectory import Trajectory
 from warprun.simulation.trial import Actions, Explorer, Masks
-from warprun.spec import Box, GroupSpec, Spec, choices
+from warprun.spec import GroupSpec, Spec
 
 CERTAIN = 50.0
 """Logit of the chosen action; that of the others is 0."""
+LOG_STD = -20.0
+"""Log standard deviation of real numbers."""
 SECONDS = 0.5
 """Least time of a measurement of speed."""
 
@@ -92,14 +94,13 @@ class SimulatorRolls:
 def policy_output_of(group: GroupSpec, actions: np.ndarray) -> np.ndarray:
     """Return policy outputs [N, A, P] with which only `actions` are sampled."""
     space = group.action
-    if isinstance(space, Box):
-        return np.concatenate([actions, np.full_like(actions, -20.0)], axis=-1)
-    outputs = np.zeros((*actions.shape[:2], space.outputs), np.float32)
+    logits = np.zeros((*actions.shape[:2], space.mask_entries), np.float32)
     first = 0
-    for n, size in enumerate(choices(space)):
-        np.put_along_axis(outputs, first + actions[..., n : n + 1].astype(np.int64), CERTAIN, axis=-1)
+    for n, size in enumerate(space.choices):
+        np.put_along_axis(logits, first + actions[..., n : n + 1].astype(np.int64), CERTAIN, axis=-1)
         first += size
-    return outputs
+    means = actions[..., len(space.choices) :].astype(np.float32)
+    return np.concatenate([logits, means, np.full_like(means, LOG_STD)], axis=-1)
 
 
 def masks_of(trajectory: Trajectory, row: int) -> Masks:

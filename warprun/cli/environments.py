@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +19,12 @@ from warprun.config.environments import environment_config, environment_names
 from warprun.config.external import BY_ID
 from warprun.config.registry import import_environment, is_shipped
 from warprun.config.schema import EnvConfig, load_environment
-from warprun.environment import Box, Discrete, Environment, Space
+from warprun.environment import Environment
 from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable, program
 from warprun.files import make_folder
 from warprun.kernels.driver import prepare
 from warprun.runs.records.terminal import table_console
+from warprun.spec import ActionKind, Space
 
 
 def envs(arguments: Sequence[str]) -> int:
@@ -71,19 +72,23 @@ def _row(env: EnvConfig) -> tuple[Sequence[str], Sequence[str]]:
         env.name,
         "\n".join(f"{group.size} {group.name}" for group in groups),
         "\n".join(f"{group.observation.size} numbers" for group in groups),
-        "\n".join(_space(group.action) + (", masked" if group.masked else "") for group in groups),
+        "\n".join(DESCRIBED[group.action.kind](group.action) + (", masked" if group.masked else "") for group in groups),
         str(environment.spec.time_limit or "none"),
         "" if env.solved_at is None else f"{env.solved_at:g}",
     )
     return row, parameters
 
 
-def _space(space: Space) -> str:
-    if isinstance(space, Discrete):
-        return f"{space.n} choices" + (f" from {space.start}" if space.start else "")
-    if isinstance(space, Box):
-        return f"{space.size} in " + " x ".join(f"{low:g}..{high:g}" for low, high in dict.fromkeys(space.bounds()))
-    return " x ".join(map(str, space.nvec)) + " choices"
+def _choices(space: Space) -> str:
+    first = f" from {', '.join(map(str, space.starts))}" if any(space.starts) else ""
+    return f"{' x '.join(map(str, space.choices))} choices{first}"
+
+
+def _reals(space: Space) -> str:
+    return f"{space.reals} in " + " x ".join(f"{low:g}..{high:g}" for low, high in dict.fromkeys(space.bounds()))
+
+
+DESCRIBED: dict[ActionKind, Callable[[Space], str]] = {"choices": _choices, "reals": _reals}
 
 
 def check(arguments: Sequence[str]) -> int:

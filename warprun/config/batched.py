@@ -153,8 +153,8 @@ def _known_as(
     """Return the environment with these spaces; `known`, a batch or its class, says the rest."""
     observation, shape = _observation(spaces[0], chosen.channels)
     action, masked = _actions(spaces[1]), chosen.mask and MASK in dir(known)
-    if masked and isinstance(action, Box):
-        raise ContractError(f"{MASK} of {made.__name__} is for choices, and its action_space is a Box")
+    if masked and not action.mask_entries:
+        raise ContractError(f"{MASK} of {made.__name__} is for choices, and its action_space is {shown(action)}")
     group = GroupSpec(GROUP, 1, observation, action, masked)
     arrays = getattr(known, "arrays", None)
     told_later = isinstance(arrays, property)  # of a class that has not been made

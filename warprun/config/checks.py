@@ -16,7 +16,7 @@ from warprun.config.concurrency import CONCURRENCY
 from warprun.config.memory_estimate import check_memory
 from warprun.config.registry import Defined
 from warprun.config.schema import MAX_DEPTH, Config, EnvConfig, OriginConfig, load_environment
-from warprun.environment import Box, Environment
+from warprun.environment import Environment
 from warprun.errors import UserError, check_one_of, check_range, nearest, program, require, shown, typed
 from warprun.kernels.driver import SIMULATOR_LIMIT, check_cuda, check_device
 from warprun.learning.settings import agent as agent_settings
@@ -240,7 +240,7 @@ def _why_not(needs: Requirements, group: GroupSpec) -> str:
     """Return why an agent cannot act for a group; empty if it can."""
     if not isinstance(group.action, needs.spaces):
         return f"cannot choose the {type(group.action).__name__} actions of group {group.name!r}"
-    if needs.bounded and isinstance(group.action, Box):
+    if needs.bounded:
         for n, (low, high) in enumerate(group.action.bounds()):
             if not (math.isfinite(low) and math.isfinite(high)):
                 return f"needs a Box with a finite low and high, and action {n} of group {group.name!r} goes from {low:g} to {high:g}"

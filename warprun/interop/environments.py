@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from sys import getrefcount
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -22,7 +22,7 @@ from warprun.processes import usable_cores
 from warprun.simulation.allocation import Array
 from warprun.simulation.device import choose
 from warprun.simulation.vector_engine import BoundStep, VectorEngine
-from warprun.spec import Box, Discrete, GroupSpec, Space, whole_number
+from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, whole_number
 
 with needs("gymnasium", "gymnasium"):
     from gymnasium import spaces
@@ -124,12 +124,21 @@ def _config(env: str) -> EnvConfig:
 
 def space_of(space: Space) -> spaces.Space:
     """Return the space of Gymnasium: Discrete of int64, MultiDiscrete of int64, or Box of float32 in the environment's units."""
-    if isinstance(space, Discrete):
-        return spaces.Discrete(space.n)
-    if isinstance(space, Box):
-        low, high = (np.array(bounds, np.float32) for bounds in zip(*space.bounds(), strict=True))
-        return spaces.Box(low, high, dtype=np.float32)
-    return spaces.MultiDiscrete(np.array(space.nvec))
+    return OF_GYMNASIUM[type(space)](space)
+
+
+def _box(space: Space) -> spaces.Space:
+    low, high = (np.array(bounds, np.float32) for bounds in zip(*space.bounds(), strict=True))
+    return spaces.Box(low, high, dtype=np.float32)
+
+
+OF_GYMNASIUM: dict[type[Space], Callable[[Space], spaces.Space]] = {
+    Discrete: lambda space: spaces.Discrete(space.choices[0]),
+    MultiDiscrete: lambda space: spaces.MultiDiscrete(np.array(space.choices)),
+    Box: _box,
+}
+NUMBERS = {"int32": ("iu", "whole numbers"), "float32": ("iuf", "numbers")}
+"""Dtype of actions -> the kinds of dtypes that a caller may give for it, and their name."""
 
 
 def flat_actions(group: GroupSpec, actions: object, rows: int, like: Array) -> Array:
@@ -145,14 +154,12 @@ def flat_actions(group: GroupSpec, actions: object, rows: int, like: Array) -> A
         if given.requires_grad:
             raise UserError("actions have gradients; give actions.detach()")
         kind = "f" if given.dtype.is_floating_point else "b" if given.dtype == torch.bool else "i"
-    shapes: list[tuple[int, ...]] = [(rows, group.action.components)]
-    if isinstance(group.action, Discrete):
-        shapes.insert(0, (rows,))
-    if tuple(given.shape) not in shapes:
-        raise UserError(f"actions have the shape {list(given.shape)}; {group.action} in {rows:,} rows has {list(shapes[0])}")
-    wanted = "iuf" if isinstance(group.action, Box) else "iu"
-    if kind not in wanted:
-        raise UserError(f"actions have the type {given.dtype}; {group.action} needs {'numbers' if wanted == 'iuf' else 'whole numbers'}")
+    wanted = [rows, *group.action.shape]
+    if list(given.shape) not in (wanted, [rows, group.action.components]):
+        raise UserError(f"actions have the shape {list(given.shape)}; {group.action} in {rows:,} rows has {wanted}")
+    kinds, numbers = NUMBERS[group.action.dtype]
+    if kind not in kinds:
+        raise UserError(f"actions have the type {given.dtype}; {group.action} needs {numbers}")
     flat: Array = _for_kernels(given) if isinstance(given, np.ndarray) else given
     return flat.reshape(-1)
 

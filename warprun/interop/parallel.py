@@ -15,7 +15,7 @@ with needs("pettingzoo", "pettingzoo"), needs("gymnasium", "pettingzoo"):
     from pettingzoo import ParallelEnv
 
 from warprun.interop.environments import Info, Wishes, flat_actions, load, make_engine, space_of
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, choices
+from warprun.spec import GroupSpec
 
 Mask: TypeAlias = np.ndarray | tuple[np.ndarray, ...]
 Observation: TypeAlias = np.ndarray | dict[str, Mask]
@@ -133,13 +133,12 @@ class WarprunParallelEnv(ParallelEnv):
 
 def _observation_space(group: GroupSpec) -> spaces.Space:
     observation = space_of(group.observation)
-    if not group.masked or isinstance(group.action, Box):
+    if not group.masked:
         return observation
-    parts = [spaces.Box(0, 1, (count,), np.int8) for count in choices(group.action)]
-    return spaces.Dict({"observation": observation, "action_mask": parts[0] if isinstance(group.action, Discrete) else spaces.Tuple(parts)})
+    parts = [spaces.Box(0, 1, (count,), np.int8) for count in group.action.choices]
+    return spaces.Dict({"observation": observation, "action_mask": spaces.Tuple(parts) if group.action.shape else parts[0]})
 
 
 def _mask(group: GroupSpec, mask: np.ndarray) -> Mask:
-    if isinstance(group.action, MultiDiscrete):
-        return tuple(np.split(mask, np.cumsum(group.action.nvec)[:-1]))
-    return mask
+    parts = np.split(mask, np.cumsum(group.action.choices)[:-1])
+    return tuple(parts) if group.action.shape else parts[0]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
 import numpy as np
 
 from warprun.math import exp, log, tanh
 from warprun.random import normal, randint, uniform
-from warprun.spec import SQUASHED_LOG_STD
+from warprun.spec import SQUASHED_LOG_STD, ActionKind, PolicyKind
 
 float32 = np.float32
 
@@ -164,3 +167,20 @@ def gaussian_derivatives(z, scale, d_log_prob, entropy_weight):  # type: ignore[
     `scale` is 1 / standard deviation. The loss has the derivative `d_log_prob` and -`entropy_weight` H.
     """
     return d_log_prob * z * scale, d_log_prob * (z * z - float32(1.0)) - entropy_weight
+
+
+FunctionOfKind: TypeAlias = Mapping[ActionKind, Callable[..., object]]
+"""Kind of the actions -> the function that draws a component of them."""
+DRAWN: FunctionOfKind = {"choices": sample_choice, "reals": sample_gaussian}
+"""From distributions."""
+EXPLORED: Mapping[PolicyKind, FunctionOfKind] = {
+    "explored": {"choices": explore_choice, "reals": explore_real},
+    "squashed": {"choices": explore_choice, "reals": explore_squashed},
+}
+"""Of agents that explore."""
+BEST: Mapping[PolicyKind, FunctionOfKind] = {
+    "sampled": {"choices": best_choice, "reals": best_gaussian},
+    "explored": {"choices": best_choice, "reals": best_gaussian},
+    "squashed": {"choices": best_choice, "reals": best_squashed},
+}
+"""Without a draw."""

@@ -9,24 +9,40 @@ logarithms of the standard deviations of a diagonal Gaussian (Box; an action is 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 
-from warprun.spec import SQUASHED_LOG_STD, Box, Discrete, MultiDiscrete, Space, choices
+from warprun.spec import SQUASHED_LOG_STD, ActionKind, Space
 
 
 def evaluate(
     space: Space, policy_output: torch.Tensor, mask: torch.Tensor | None, action: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probability of `action` and the entropy, [...] each, in one pass."""
-    if isinstance(space, Box):
-        return _gaussian_log_prob(policy_output, action), _gaussian_entropy(policy_output)
-    parts = _log_probs(space, policy_output, mask)
+    return EVALUATE[space.kind](space, policy_output, mask, action)
+
+
+def _evaluate_choices(
+    space: Space, logits: torch.Tensor, mask: torch.Tensor | None, action: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    parts = _log_probs(space, logits, mask)
     # A loop instead of a stack and a sum: almost every space has a single choice, and then nothing is added.
     log_prob, entropy = _at(parts[0], action, 0), _entropy(parts[0])
     for j, log_p in enumerate(parts[1:], start=1):
         log_prob, entropy = log_prob + _at(log_p, action, j), entropy + _entropy(log_p)
     return log_prob, entropy
+
+
+def _evaluate_reals(
+    space: Space, policy_output: torch.Tensor, mask: torch.Tensor | None, action: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _gaussian_log_prob(policy_output, action), _gaussian_entropy(policy_output)
+
+
+Evaluate: TypeAlias = Callable[[Space, torch.Tensor, torch.Tensor | None, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+EVALUATE: dict[ActionKind, Evaluate] = {"choices": _evaluate_choices, "reals": _evaluate_reals}
 
 
 def squashed(policy_output: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,11 +58,11 @@ def squashed(policy_output: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Te
     return u.tanh(), (-0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi) - log_slope).sum(-1)
 
 
-def _log_probs(space: Discrete | MultiDiscrete, logits: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+def _log_probs(space: Space, logits: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
     # The smallest finite number, not -inf: exp gives exactly 0, and 0 * log 0 stays 0 forwards and backwards.
     if mask is not None:
         logits = torch.where(mask, logits, torch.finfo(logits.dtype).min)
-    return tuple(choice.log_softmax(-1) for choice in logits.split(list(choices(space)), -1))
+    return tuple(choice.log_softmax(-1) for choice in logits.split(list(space.choices), -1))
 
 
 def _at(log_p: torch.Tensor, action: torch.Tensor, j: int) -> torch.Tensor:

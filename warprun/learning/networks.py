@@ -160,10 +160,9 @@ class StochasticPolicy(nn.Module):
 
     def __init__(self, group: GroupSpec, config: NetworkConfig) -> None:
         super().__init__()
-        is_box = isinstance(group.action, Box)
-        outputs = group.acting_outputs
-        self.network = ActorCritic(group.observation, outputs, config)
-        self.log_std = nn.ParameterList([torch.full((outputs,), config.log_std_init)] if is_box else [])
+        self.network = ActorCritic(group.observation, group.acting_outputs, config)
+        reals = group.action.reals
+        self.log_std = nn.ParameterList([torch.full((reals,), config.log_std_init)] if reals else [])
         """Logarithms of the standard deviations of Box actions, one tensor [C]; none for discrete ones."""
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

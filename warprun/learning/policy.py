@@ -13,7 +13,7 @@ from warprun.learning.networks import StochasticPolicy, buffers, flatten_paramet
 from warprun.learning.normalization import ObservationNormalizer, moments, moments_over_processes
 from warprun.learning.settings.networks import NetworkConfig
 from warprun.learning.slices import Slices
-from warprun.spec import Box, GroupSpec
+from warprun.spec import GroupSpec
 
 
 class ActorCriticPolicy:
@@ -135,7 +135,7 @@ class ActorCriticPolicy:
         network = self.network
         layers = policy_layers(network, self.parameters)
         rows, outputs = layers[-1].out_row + layers[-1].n_out, network.outputs
-        log_std = self.parameters.numel() - (outputs if isinstance(self.space, Box) else 0)
+        log_std = self.parameters.numel() - self.space.reals
         flat, mean, scale = for_kernels(self.parameters, self.normalizer)
         return Network(flat, np.array(layers, np.int64), rows - outputs - 1, rows - 1, rows, log_std, mean, scale)
 

@@ -17,7 +17,7 @@ from warprun.errors import UserError
 from warprun.learning.descent import DeviceScalar
 from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
-from warprun.spec import BYTE, Box, GroupSpec
+from warprun.spec import BYTE, GroupSpec
 
 GOES_ON, TERMINATED, TRUNCATED = 0, 1, 2
 """Values of Ring.ends."""
@@ -150,13 +150,12 @@ class Replay:
         self.beta = DeviceScalar(float(own.beta), device)
         """Current exponent of the importance-sampling weights."""
         rows, features, components = own.capacity, group.observation.size, group.action.components
-        kind = torch.float32 if isinstance(group.action, Box) else torch.int32
         seen = torch.uint8 if group.observation.bytes else torch.float32
         self._byte = torch.tensor(BYTE, device=device)  # a GPU would multiply by the inverse of a number, which is not exact
         self.ring = Ring(
             obs=torch.zeros(rows, features, dtype=seen, device=device),
             next_obs=torch.zeros(rows, features, dtype=seen, device=device),
-            action=torch.zeros(rows, components, dtype=kind, device=device),
+            action=torch.zeros(rows, components, dtype=getattr(torch, group.action.dtype), device=device),
             reward=torch.zeros(rows, device=device),
             ends=torch.zeros(rows, dtype=torch.uint8, device=device),
         )

@@ -16,7 +16,7 @@ from warprun.config.registry import Defined
 from warprun.environment import Environment, Group, arguments
 from warprun.errors import ContractError, UserError
 from warprun.runs.recording import Moment
-from warprun.spec import Discrete, GroupSpec
+from warprun.spec import GroupSpec
 from warprun.user_code import errors_of_user, refusal
 
 if TYPE_CHECKING:
@@ -231,8 +231,7 @@ def _one(actors: int, values: np.ndarray) -> np.ndarray:
 
 def _action(group: GroupSpec, values: np.ndarray) -> np.ndarray:
     """Return the action of a group, [A] for `Discrete`, else [A, C]; without the first axis for a single actor."""
-    by_actor = values[:, 0] if isinstance(group.action, Discrete) else values
-    return _one(group.size, by_actor)
+    return _one(group.size, values.reshape(len(values), *group.action.shape))
 
 
 def _single(by_group: Mapping[str, T]) -> T | Mapping[str, T]:

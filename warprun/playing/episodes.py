@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -15,7 +16,7 @@ from warprun.runs.recording import PLACE, ChoosesActions, Moment, Player, on_hos
 from warprun.runs.sentinel import refuse
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.trajectory import Trajectory
-from warprun.spec import Box, Spec
+from warprun.spec import Space, Spec
 
 
 class Episodes(Protocol):
@@ -99,15 +100,14 @@ class RandomPolicy:
             arrays = trajectory.groups[group.name]
             # Of random logits the largest is any of them, with the same probability.
             outputs = self._draws.random(tuple(arrays.policy_output.shape), np.float32)
-            if isinstance(group.action, Box):
-                outputs[..., : group.action.size] = self._real(group.action, outputs.shape[:-1])
-            elif arrays.mask is not None:
+            if arrays.mask is not None:
                 outputs[~arrays.mask[row].cpu().numpy()] = -np.inf
+            outputs[..., : group.action.reals] = self._real(group.action, outputs.shape[:-1])
             arrays.policy_output.copy_(torch.from_numpy(outputs))
 
-    def _real(self, space: Box, actors: tuple[int, ...]) -> np.ndarray:
-        """Return actions [..., size] in the units of a policy."""
-        bounded = np.isfinite(space.bounds()).all(1)
-        shape = (*actors, space.size)
+    def _real(self, space: Space, actors: tuple[int, ...]) -> np.ndarray:
+        """Return the real numbers of actions [..., reals] in the units of a policy."""
+        bounded = np.array([math.isfinite(low) and math.isfinite(high) for low, high in space.bounds()], bool)
+        shape = (*actors, space.reals)
         drawn: np.ndarray = np.where(bounded, self._draws.uniform(-1.0, 1.0, shape), self._draws.standard_normal(shape))
         return drawn

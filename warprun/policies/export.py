@@ -19,7 +19,7 @@ from warprun.files import write_atomic
 from warprun.learning.encoders import Encoder
 from warprun.learning.networks import ACTIVATIONS
 from warprun.policies.policy import GroupPolicy, Policy
-from warprun.spec import OBS_LIMIT, Box, choices
+from warprun.spec import OBS_LIMIT
 
 TRACED_ROWS = 3
 """Rows of the observations that a network is traced with; 0 and 1 are special cases of torch.export."""
@@ -190,7 +190,7 @@ def _of_group(name: str, module: GroupPolicy) -> dict[str, np.ndarray]:
         raise UserError(f"the network of group {name!r} is a module of yours (agent.network.module), not layers: export .onnx or .pt2")
     if any(isinstance(layer, Encoder) for layer in module.layers):
         raise UserError(f"the network of group {name!r} has convolutions (agent.network.encoder), not only layers: export .onnx or .pt2")
-    features, action = module.group.observation.size, module.group.action
+    features = module.group.observation.size
     clip = OBS_LIMIT if module.shift is not None else np.inf
     found: dict[str, np.ndarray] = {
         "obs_shift": np.zeros(features, np.float32) if module.shift is None else module.shift.cpu().numpy(),
@@ -212,10 +212,7 @@ def _of_group(name: str, module: GroupPolicy) -> dict[str, np.ndarray]:
         states = sum(layer.hidden_size * (2 if isinstance(layer, nn.LSTMCell) else 1) for layer in cells)
         found["carry"] = np.zeros(states + (module.sequence is not None), np.float32)
         found["sequence"] = np.array(np.inf if module.sequence is None else module.sequence)
-    if isinstance(action, Box):
-        low, high = np.array(action.bounds(), np.float32).T
-        return found | {"low": low, "high": high}
-    return found | {"nvec": np.array(choices(action)), "start": np.array(action.starts)}
+    return found | module.actions.arrays()
 
 
 def _weights(layer: nn.Linear | nn.LSTMCell | nn.GRUCell) -> dict[str, torch.Tensor]:

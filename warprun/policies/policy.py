@@ -13,10 +13,10 @@ from torch import nn
 
 from warprun.errors import UserError, did_you_mean, shown
 from warprun.learning.acting import Acting
-from warprun.learning.distributions import squashed
 from warprun.learning.normalization import normalized
+from warprun.policies.actions import ACTIONS
 from warprun.policies.observations import device_of, is_observation, rows_of, shape_of, tensor_of
-from warprun.spec import Box, Discrete, GroupSpec, Spec, choices
+from warprun.spec import GroupSpec, Spec
 
 Array: TypeAlias = np.ndarray | torch.Tensor
 
@@ -120,7 +120,6 @@ class GroupPolicy(nn.Module):
 
     shift: torch.Tensor | None
     scale: torch.Tensor | None
-    start: torch.Tensor
 
     def __init__(self, group: GroupSpec, acting: Acting, shift: torch.Tensor | None, scale: torch.Tensor | None) -> None:
         super().__init__()
@@ -132,12 +131,7 @@ class GroupPolicy(nn.Module):
         self.network = acting.module
         self.register_buffer("shift", shift)
         self.register_buffer("scale", scale)
-        self.choices = choices(group.action)
-        """Number of actions of each choice; empty for a Box."""
-        if isinstance(group.action, Box):
-            self.bounds = Bounds(group.action)
-        else:
-            self.register_buffer("start", torch.tensor(group.action.starts))
+        self.actions = ACTIONS[group.action.kind](group.action, acting.gives)
 
     def forward(
         self, obs: torch.Tensor, mask: torch.Tensor | None = None, carry: torch.Tensor | None = None
@@ -171,61 +165,11 @@ class GroupPolicy(nn.Module):
         """Return the actions that the network prefers: the most probable ones, those of the largest value, or its
         bounded actions.
         """
-        if not self.choices:
-            best = output[..., : self.group.action.components]
-            bounded: torch.Tensor = self.bounds(best.tanh() if self.gives == "squashed" else best)
-            return bounded
-        return self._joined([part.argmax(-1) for part in self._allowed(output, mask)])
+        return self.actions.best(output, mask)
 
     def sampled(self, output: torch.Tensor, mask: torch.Tensor | None, rng: torch.Generator | None) -> torch.Tensor:
         """Return actions drawn from the distribution, squashed or not; only if `gives` is one."""
-        if not self.choices:
-            mean, log_std = output.chunk(2, -1)
-            noise = torch.randn(mean.shape, generator=rng, device=mean.device)
-            drawn = squashed(output, noise)[0] if self.gives == "squashed" else mean + log_std.exp() * noise
-            bounded: torch.Tensor = self.bounds(drawn)
-            return bounded
-        chances = [part.softmax(-1) for part in self._allowed(output, mask)]
-        return self._joined([torch.multinomial(part, 1, generator=rng).squeeze(-1) for part in chances])
-
-    def _allowed(self, output: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the numbers of each choice, -inf where the mask forbids it."""
-        if mask is not None:
-            output = torch.where(mask, output, -torch.inf)
-        return output.split(list(self.choices), -1)
-
-    def _joined(self, chosen: list[torch.Tensor]) -> torch.Tensor:
-        counted = torch.stack(chosen, -1) + self.start
-        return counted[..., 0] if isinstance(self.group.action, Discrete) else counted
-
-
-class Bounds(nn.Module):
-    """The map from actions of a policy to those of the environment (see `spec.Box`), computed as
-    `kernels.sampling.to_bounds` does.
-    """
-
-    low: torch.Tensor
-    high: torch.Tensor
-    finite: torch.Tensor
-    from_low: torch.Tensor
-    to_high: torch.Tensor
-
-    def __init__(self, space: Box) -> None:
-        super().__init__()
-        low, high = torch.tensor(space.bounds(), dtype=torch.float32).unbind(-1)
-        finite = low.isfinite() & high.isfinite()
-        self.register_buffer("low", low.clone())
-        self.register_buffer("high", high.clone())
-        self.register_buffer("finite", finite)
-        # Of the others, numbers that are never used: infinity times 0 would be NaN.
-        self.register_buffer("from_low", torch.where(finite, low, 0.0))
-        self.register_buffer("to_high", torch.where(finite, high, 0.0))
-
-    def forward(self, action: torch.Tensor) -> torch.Tensor:
-        """Return actions of the environment [B, C] for those of a policy [B, C]."""
-        share = (action.clamp(-1.0, 1.0) + 1.0) * 0.5
-        mapped = self.from_low * (1.0 - share) + self.to_high * share
-        return torch.minimum(torch.maximum(torch.where(self.finite, mapped, action), self.low), self.high)
+        return self.actions.sampled(output, mask, rng)
 
 
 def _by_group(what: str, given: object) -> Mapping[str, object]:
@@ -273,22 +217,22 @@ def read_carry(group: GroupSpec, numbers: int, carry: object | None, rows: Rows)
 
 
 def _mask(group: GroupSpec, mask: object | None, leading: Sequence[int], device: torch.device) -> torch.Tensor | None:
-    name, entries = f"mask of group {group.name!r}", sum(choices(group.action))
+    name, entries = f"mask of group {group.name!r}", group.action.mask_entries
     if mask is None:
         if group.masked:
             raise UserError(f"group {group.name!r} has action masks: give mask, of the shape [..., {entries}]")
         return None
     if not entries:
-        raise UserError(f"{name}: the actions of a Box have no mask")
+        raise UserError(f"{name}: the actions of a {type(group.action).__name__} have no mask")
     given = tensor_of(name, mask)
     if given.is_floating_point() or given.is_complex():
         raise UserError(f"{name} must be bool, True for an allowed action, not {given.dtype}")
     if tuple(given.shape) != (*leading, entries):
         raise UserError(f"{name} must have the shape {[*leading, entries]}, not {shape_of(given)}")
     rows = (given != 0).to(device).reshape(-1, entries)
-    for number, choice in enumerate(rows.split(list(choices(group.action)), -1)):
+    for number, choice in enumerate(rows.split(list(group.action.choices), -1)):
         forbidden = ~choice.any(-1)
         if bool(forbidden.any()):
-            where = f" in choice {number}" if len(choices(group.action)) > 1 else ""
+            where = f" in choice {number}" if len(group.action.choices) > 1 else ""
             raise UserError(f"{name} allows no action{where}, in row {int(forbidden.nonzero()[0])}")
     return rows

@@ -13,7 +13,7 @@ from warprun.config.schema import Config
 from warprun.errors import program
 from warprun.learning.settings.agent import SHARED_BY_GROUPS, group_config
 from warprun.runs.paired import DOUBT
-from warprun.spec import Box, GroupSpec, Spec, choices
+from warprun.spec import GroupSpec, Space, Spec
 
 LEAST_RECORDS = 4
 """A curve with fewer records gets no note."""
@@ -267,7 +267,7 @@ def narrow(curves: Curves) -> tuple[str, str] | None:
     if entropy and uniform and not curves.group.masked and entropy[-1] < LOW_ENTROPY * uniform:
         fell = f"the entropy of the policy fell to {entropy[-1]:.2g} of at most {uniform:.2g}"
         return f"{fell}: it has stopped exploring", tries
-    if entropy and isinstance(curves.group.action, Box) and deviation(entropy[-1], curves.group.action) < LOW_STD:
+    if entropy and deviation(entropy[-1], curves.group.action) < LOW_STD:
         fell = f"the standard deviation of the actions fell to {deviation(entropy[-1], curves.group.action):.2g} of 1"
         return f"{fell}: the policy has stopped exploring", tries
     return None
@@ -276,10 +276,10 @@ def narrow(curves: Curves) -> tuple[str, str] | None:
 def actions_at_bounds(curves: Curves) -> tuple[str, str] | None:
     """Find a policy that draws nearly all actions beyond their bounds."""
     entropy, action = curves.of("loss/entropy"), curves.group.action
-    if not entropy or not isinstance(action, Box) or not curves.settings.get("entropy_coef"):
+    if not entropy or not curves.settings.get("entropy_coef"):
         return None
     bounded = all(math.isfinite(bound) for pair in action.bounds() for bound in pair)
-    if not bounded or deviation(entropy[-1], action) < HIGH_STD:
+    if not bounded or not deviation(entropy[-1], action) >= HIGH_STD:
         return None
     rose = f"the standard deviation of the actions rose to {deviation(entropy[-1], action):.2g}, and bounds are at 1"
     return f"{rose}: nearly all actions are cut off", curves.agent("entropy_coef", 0)
@@ -287,12 +287,12 @@ def actions_at_bounds(curves: Curves) -> tuple[str, str] | None:
 
 def uniform_entropy(group: GroupSpec) -> float:
     """Return the entropy of a uniform choice among a group's actions, in nats; 0 for a Box, whose entropy has no such bound."""
-    return sum(math.log(n) for n in choices(group.action))
+    return sum(math.log(n) for n in group.action.choices)
 
 
-def deviation(entropy: float, action: Box) -> float:
-    """Return the standard deviation of a normal policy, the geometric mean over components, by its entropy in nats."""
-    return math.exp(entropy / action.size - 0.5 * math.log(2.0 * math.pi * math.e))
+def deviation(entropy: float, action: Space) -> float:
+    """Return the standard deviation of a normal policy, the geometric mean over components, by its entropy in nats; NaN of choices."""
+    return math.exp(entropy / action.reals - 0.5 * math.log(2.0 * math.pi * math.e)) if action.reals else math.nan
 
 
 def large_steps(curves: Curves) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ import torch
 
 from warprun.environment import Environment, arguments
 from warprun.kernels.flow import never_written
-from warprun.simulation.arrays import COMMON, ONLY_BY_CALLER, PER_GROUP, SCRATCH, ArrayPlan, Layout, action_dtype
+from warprun.simulation.arrays import COMMON, ONLY_BY_CALLER, PER_GROUP, SCRATCH, ArrayPlan, Layout
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 
 Array: TypeAlias = np.ndarray | torch.Tensor
@@ -158,7 +158,7 @@ def allocate_step(plan: ArrayPlan, actions: tuple[Array, ...], zeros: Callable[[
 def actions_of(plan: ArrayPlan, zeros: Callable[[int, str], Array]) -> tuple[Array, ...]:
     """Return an array [N * A * C] for the actions of each group, zeroed."""
     groups = plan.environment.groups
-    return tuple(zeros(plan.n_envs * group.size * group.action.components, action_dtype(group.spec)) for group in groups)
+    return tuple(zeros(plan.n_envs * group.size * group.action.components, group.action.dtype) for group in groups)
 
 
 class StepArguments:

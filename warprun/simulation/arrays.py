@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from warprun.environment import Box, Environment, Group, Index, arguments
+from warprun.environment import Environment, Group, Index, arguments
 from warprun.simulation.codegen.targets import Target
 from warprun.spec import GroupSpec, PolicyKind, Spec
 
@@ -203,7 +203,7 @@ class ArrayPlan:
 
     def of_group(self, group: Group) -> dict[str, Layout]:
         """Return the arrays of a group by name."""
-        return self._used(_laid_out(PER_GROUP, self._sizes() | self._sizes_of(group), action_dtype(group.spec)))
+        return self._used(_laid_out(PER_GROUP, self._sizes() | self._sizes_of(group), group.action.dtype))
 
     def bytes_needed(self) -> int:
         """Return the bytes of all arrays."""
@@ -244,14 +244,14 @@ class ArrayPlan:
             "i copies": integers if copies else 0,
             "sums": len(group.sums),
             "maxima": len(group.maxima),
-            "noise": group.action.components if self.explores and isinstance(group.action, Box) else 0,
+            "noise": group.action.reals if self.explores else 0,
         }
 
 
 def rollout_arrays(spec: Spec, n_envs: int, horizon: int) -> tuple[dict[str, Layout], dict[str, dict[str, Layout]]]:
     """Return the arrays of a `Trajectory` by name: those of the environment, and those of each group."""
     sizes = rollout_sizes(spec, n_envs, horizon)
-    groups = {group.name: _laid_out(_rollout(PER_GROUP), sizes | group_sizes(group), action_dtype(group)) for group in spec.groups}
+    groups = {group.name: _laid_out(_rollout(PER_GROUP), sizes | group_sizes(group), group.action.dtype) for group in spec.groups}
     return _laid_out(_rollout(COMMON), sizes, ""), groups
 
 
@@ -277,11 +277,6 @@ def group_sizes(group: GroupSpec) -> dict[str, int]:
         "M": group.masked_actions,
         "A leaving": group.size if group.leaves else 0,
     }
-
-
-def action_dtype(group: GroupSpec) -> str:
-    """Return the dtype of the actions of a group."""
-    return "float32" if isinstance(group.action, Box) else "int32"
 
 
 def _rollout(table: tuple[Array, ...]) -> tuple[Array, ...]:

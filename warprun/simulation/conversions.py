@@ -11,7 +11,7 @@ import torch
 
 from warprun.errors import shown
 from warprun.simulation.batch import Array, Tree
-from warprun.spec import Box, Discrete, Space
+from warprun.spec import ActionKind, Space
 
 ALIGNED = 16
 """Bytes whose multiples are addresses that every library takes: on a GPU, JAX takes no others."""
@@ -47,15 +47,20 @@ def tensor_of(given: Array) -> torch.Tensor:
 def converter(space: Space, place: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function from actions [N, C] of a trajectory to those of the environment.
 
-    Those of a Discrete are [N], choices are counted from their `start`, those of a Box within its bounds. The operations of a Box and
-    their order are those of `units.to_bounds`.
+    Those of a Discrete are [N], choices are counted from their `start`, those of a Box within its bounds.
     """
-    if not isinstance(space, Box):
-        number = 0 if isinstance(space, Discrete) else slice(None)
-        if not any(space.starts):
-            return lambda actions: actions[:, number]  # without a copy
-        first = torch.tensor(space.starts, dtype=torch.int32, device=place)
-        return lambda actions: (actions + first)[:, number]
+    return CONVERTERS[space.kind](space, place)
+
+
+def _counted(space: Space, place: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    if not any(space.starts):
+        return lambda actions: actions.reshape(-1, *space.shape)  # without a copy
+    first = torch.tensor(space.starts, dtype=torch.int32, device=place)
+    return lambda actions: (actions + first).reshape(-1, *space.shape)
+
+
+def _within_bounds(space: Space, place: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the conversion of real numbers. The operations and their order are those of `units.to_bounds`."""
     pairs = dict.fromkeys(space.bounds())  # of equal bounds one will do, which is faster
     bounds = torch.tensor(tuple(pairs) if len(pairs) == 1 else space.bounds(), dtype=torch.float32, device=place)
     low, high = (bound.contiguous() for bound in bounds.squeeze(0).unbind(-1))
@@ -69,6 +74,12 @@ def converter(space: Space, place: torch.device) -> Callable[[torch.Tensor], tor
         return (mapped if every else torch.where(bounded, mapped, actions)).clamp_(low, high)
 
     return convert
+
+
+CONVERTERS: dict[ActionKind, Callable[[Space, torch.device], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "choices": _counted,
+    "reals": _within_bounds,
+}
 
 
 def flattened(state: Tree) -> tuple[list[Array], Callable[[list[Array]], Tree]]:

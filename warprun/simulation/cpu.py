@@ -11,7 +11,6 @@ from typing import Literal
 import numpy as np
 import torch
 
-from warprun.environment import Box
 from warprun.kernels.bound import Call
 from warprun.kernels.fingerprint import is_jitted
 from warprun.kernels.mlp import Inference, Network
@@ -95,7 +94,7 @@ class CpuSteps:
         self._alone = self._threads.count == 1
         self._reset, self._advance, self._begin = module.reset, module.advance, module.begin
         groups = plan.environment.groups
-        self._takes = [_copy if isinstance(group.action, Box) else getattr(module, f"take_{group.name}") for group in groups]
+        self._takes = [getattr(module, f"take_{group.name}") if group.action.choices else _copy for group in groups]
         self._arguments = StepArguments(module, arrays, scalars, as_numpy)
         self._envs = np.zeros(self._tiles * module.LANES, np.int32)
         """Environments whose episode has ended: each thread lists its own, beginning at its first one."""

@@ -9,12 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from warprun.environment import Box
 from warprun.kernels.mlp import Network
 from warprun.kernels.mlp_cuda import BlockInference, block_network, columns_for, threads_for
 from warprun.simulation.allocation import Array, Arrays, KernelValues, Step, StepArguments, kernel_arguments
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.codegen.expressions import choices_of
 from warprun.simulation.cpu import Kernel
 from warprun.simulation.cuda_launch import WARP, Launcher, grid_for, on_device
 
@@ -93,11 +91,8 @@ class CudaSteps:
     def __init__(self, module: ModuleType, plan: ArrayPlan, arrays: Arrays, scalars: Mapping[str, object]) -> None:
         self._launcher = Launcher(module, plan)
         device = arrays.common["began"].device
-        self._counts = [
-            None if isinstance(group.action, Box) else torch.tensor([count for _, count in choices_of(group.action)], device=device)
-            for group in plan.environment.groups
-        ]
-        """Of each group the numbers of choices; None if actions are real numbers."""
+        self._counts = [torch.tensor(group.action.choices, device=device) for group in plan.environment.groups]
+        """Of each group the number of values of each choice."""
         self._arguments = StepArguments(module, arrays, scalars, on_device)
 
     def seed(self, words: Mapping[str, np.uint32]) -> None:
@@ -116,7 +111,7 @@ class CudaSteps:
         assert isinstance(given, torch.Tensor) and isinstance(action, torch.Tensor)
         action.copy_(given)
         counts = self._counts[number]
-        if counts is None:
+        if not len(counts):
             return True
         choices = given.view(-1, len(counts))
         return bool(((choices >= 0) & (choices < counts)).all())

@@ -9,7 +9,7 @@ import torch
 
 from warprun.environment import Environment
 from warprun.simulation.trajectory import Trajectory
-from warprun.spec import GroupSpec, choices
+from warprun.spec import GroupSpec
 
 FIELDS = ("action", "reward", "final observation", "observation", "mask")
 """Numbers that can have a fault, in the order in which a step writes it."""
@@ -83,7 +83,7 @@ def first_in_rollout(group: GroupSpec, taken: Trajectory, rows: int) -> Fault | 
     own = taken.groups[group.name]
     forbids = own.obs.new_zeros((rows + 1, taken.n_envs, 0), dtype=torch.bool)
     if own.mask is not None:
-        forbids = torch.stack([~part.any(-1) for part in own.mask[: rows + 1, :, 0].split(choices(group.action), -1)], -1)
+        forbids = torch.stack([~part.any(-1) for part in own.mask[: rows + 1, :, 0].split(group.action.choices, -1)], -1)
     # A sum is finite if all numbers are, unless it overflows: much faster than `isfinite`.
     sums = own.obs[: rows + 1].sum() + own.reward[:rows].sum() + own.action[:rows].sum() + (own.final_obs.sum() if rows else 0.0)
     if bool(sums.isfinite() & ~forbids.any()):

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 
-from warprun.environment import Box, Environment, Group, Index, KernelFunction, MultiDiscrete, StateField, arguments
+from warprun.environment import Environment, Group, Index, KernelFunction, StateField, arguments
 from warprun.kernels import compile as kernels
 from warprun.random import RESET, STEP, VARIATION, Rng, uniform
 from warprun.simulation.codegen.called import whole
-from warprun.simulation.units import to_bounds
+from warprun.simulation.units import in_environment_units
 
 Rows: TypeAlias = dict[str, np.ndarray]
 """Arrays by name; here group -> a value of every actor, [A, ...]."""
@@ -293,7 +293,5 @@ def _largest(numbers: list[np.generic]) -> np.float32:
 def _action(group: Group, given: np.ndarray) -> object:
     """Return the argument `action`: bounded components of the policy's -1..1 are mapped to low..high."""
     space = group.action
-    if isinstance(space, Box):
-        return tuple(to_bounds(given.astype(np.float32), np.array(space.bounds(), np.float32)))
-    chosen = tuple(np.int32(number) for number in given)
-    return chosen if isinstance(space, MultiDiscrete) else chosen[0]
+    numbers = tuple(in_environment_units(space, given.astype(space.dtype)))
+    return numbers if space.shape else numbers[0]

@@ -11,7 +11,7 @@ from warprun.simulation.device import Device
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trajectory import Trajectory
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete
+from warprun.spec import Box, GroupSpec, MultiDiscrete
 
 
 class Sampler:
@@ -96,7 +96,7 @@ def mask(s: Nothing) -> bool:
 def stand_in(group: GroupSpec) -> Environment:
     """Return an environment with the actions and the mask of `group`, one actor, and one observed number."""
     action = group.action
-    if not isinstance(action, Box):  # counted from 0
-        action = Discrete(action.n) if isinstance(action, Discrete) else MultiDiscrete(action.nvec)
+    if any(action.starts):  # kernels count from 0
+        action = MultiDiscrete(action.choices)
     actors = Group(group.name, 1, Nothing, Box(1), action, reset, observe, mask if group.masked else None)
     return Environment((actors,), (Phase(group.name, step),))

@@ -21,7 +21,7 @@ from warprun.errors import UserError, one_line
 from warprun.kernels import compile as kernels
 from warprun.kernels import integers
 from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Seen
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Spec, choices
+from warprun.spec import GroupSpec, Space, Spec
 from warprun.user_code import source_line
 
 ENVIRONMENTS = 2
@@ -51,32 +51,29 @@ class Explorer:
         return {group.name: self._of(group, masks[group.name]) for group in self.spec.groups}
 
     def _of(self, group: GroupSpec, mask: np.ndarray | None) -> np.ndarray:
-        space = group.action
-        width = space.size if isinstance(space, Box) else sum(choices(space))
-        shape = (self.n_envs, group.size, width)
-        fresh = self._fresh(space, shape)
+        scores = self._fresh(group)
         repeats = self._random.random((self.n_envs, 1, 1)) < np.resize(PERSISTENCE, self.n_envs)[:, None, None]
-        scores = np.where(repeats, self._scores[group.name], fresh) if group.name in self._scores else fresh
+        if group.name in self._scores:
+            scores = np.where(repeats, self._scores[group.name], scores)
         self._scores[group.name] = scores
-        if isinstance(space, Box):
-            return scores.astype(np.float32)
-        return best(space, scores, mask)
+        return best(group.action, scores, mask)
 
-    def _fresh(self, space: Discrete | MultiDiscrete | Box, shape: tuple[int, ...]) -> np.ndarray:
-        if not isinstance(space, Box):
-            return self._random.random(shape)
-        drawn = self._random.standard_normal(shape)
+    def _fresh(self, group: GroupSpec) -> np.ndarray:
+        """Return a score for each option of a choice, then real numbers, [N, A, options + reals]."""
+        space, actors = group.action, (self.n_envs, group.size)
+        drawn = self._random.standard_normal((*actors, space.reals))
         bounded = np.arange(self.n_envs)[:, None, None] // len(PERSISTENCE) % 2 == 1
-        finite = np.isfinite(space.bounds()).all(-1)
+        finite = np.array([math.isfinite(low) and math.isfinite(high) for low, high in space.bounds()], bool)
         # Where both bounds are finite, -1 and 1 are the bounds.
-        return np.where(bounded & finite, np.sign(drawn), drawn)
+        reals = np.where(bounded & finite, np.sign(drawn), drawn)
+        return np.concatenate([self._random.random((*actors, sum(space.choices))), reals], axis=-1)
 
 
-def best(space: Discrete | MultiDiscrete, scores: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """Return the allowed option with the highest score for every choice, [..., C] int32."""
+def best(space: Space, scores: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """Return the allowed option with the highest score for every choice, then the real numbers, [..., C] in the dtype of actions."""
     scores = scores if mask is None else np.where(mask, scores, -1.0)
-    parts = np.split(scores, np.cumsum(choices(space))[:-1], axis=-1)
-    return np.stack([part.argmax(-1) for part in parts], axis=-1).astype(np.int32)
+    *options, reals = np.split(scores, np.cumsum(space.choices, dtype=int), axis=-1)
+    return np.concatenate([*(part.argmax(-1)[..., None] for part in options), reals], axis=-1).astype(space.dtype)
 
 
 def trial_function(function: KernelFunction) -> KernelFunction:

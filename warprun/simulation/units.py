@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from warprun.spec import Box, Space
+from warprun.spec import ActionKind, Space
 
 
 def in_environment_units(space: Space, actions: np.ndarray) -> np.ndarray:
     """Return actions [..., C] of a policy as a step of the environment gets them, in the same dtype: int32, or float32 of a `Box`."""
-    if isinstance(space, Box):
-        return to_bounds(actions, np.array(space.bounds(), np.float32))
+    return CONVERSIONS[space.kind](space, actions)
+
+
+def _counted(space: Space, actions: np.ndarray) -> np.ndarray:
     return actions + np.array(space.starts, actions.dtype)
+
+
+def _within_bounds(space: Space, actions: np.ndarray) -> np.ndarray:
+    return to_bounds(actions, np.array(space.bounds(), np.float32))
+
+
+CONVERSIONS: dict[ActionKind, Callable[[Space, np.ndarray], np.ndarray]] = {"choices": _counted, "reals": _within_bounds}
 
 
 def to_bounds(actions: np.ndarray, bounds: np.ndarray) -> np.ndarray:

@@ -142,7 +142,7 @@ def test_actions(space: Any, mine: Any, rows: Any, expected: Any) -> None:
     found = conversion.convert(np.array(rows, np.float32 if isinstance(mine, Box) else np.int32))
     np.testing.assert_array_equal(found, expected)
     for each in found:
-        assert space.contains(int(each) if conversion.integers else each)
+        assert space.contains(each if conversion.space.shape else int(each))
 
 
 @pytest.mark.parametrize("space", [spaces.Dict({"a": spaces.Discrete(2)}), spaces.Box(0, 9, (2,), np.int64), spaces.Text(3)], ids=str)

@@ -8,23 +8,22 @@ from weakref import WeakKeyDictionary
 import torch
 
 from warprun.learning.batch import Batch
-from warprun.learning.kernels.policy_loss import CHOICES, COMPONENTS, GAUSSIAN, Policy, policy_loss
+from warprun.learning.kernels.policy_loss import COMPONENTS, DISTRIBUTIONS, Policy, policy_loss
 from warprun.learning.kernels.rows import Rows, constant, rows_of
 from warprun.learning.kernels.tile_loss import UNKNOWN, Gradient, Layout, ParameterRows, TileLoss
 from warprun.learning.operations import Moments, RowLoss
-from warprun.spec import Box, Space, choices
+from warprun.spec import Space
 
 
 def tile_loss_of(space: Space, loss: RowLoss, entropy_coef: torch.Tensor, log_std: int, parameter: int) -> TileLoss:
     """Return the loss of a policy on a tile: log standard deviations are found from `log_std` on, their slopes belong to `parameter`."""
-    real, device = isinstance(space, Box), entropy_coef.device
-    nvec = torch.tensor(choices(space) or (1,), dtype=torch.int32, device=device)
+    nvec = torch.tensor(space.choices or (1,), dtype=torch.int32, device=entropy_coef.device)
     return TileLoss(
-        policy_loss(GAUSSIAN if real else CHOICES, loss.formula, len(loss.terms)),
+        policy_loss(DISTRIBUTIONS[space.kind], loss.formula, len(loss.terms)),
         scratch=COMPONENTS + 2 * space.components,
         settings=(Policy(nvec, space.components, log_std), loss.coefficients, entropy_coef),
         terms=len(loss.terms) + 1,
-        parameter_rows=ParameterRows(COMPONENTS, parameter, space.components if real else 0),
+        parameter_rows=ParameterRows(COMPONENTS, parameter, space.reals),
     )
 
 
@@ -38,7 +37,7 @@ class PolicyGradient:
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
-        number, kind = constant(0.0, (1,), torch.float32, self._device), torch.float32 if isinstance(self._space, Box) else torch.int32
+        number, kind = constant(0.0, (1,), torch.float32, self._device), getattr(torch, self._space.dtype)
         self._gradient.compile_ahead(
             Rows(
                 order=constant(0, (1,), torch.int64, self._device),

@@ -202,5 +202,5 @@ def gaussian_slopes(tile, net, policy, rows, entropy_weight):
             set_scratch(tile, COMPONENTS + d, c, d_log_std)
 
 
-CHOICES = Distribution(evaluate_choices, choices_slopes)
-GAUSSIAN = Distribution(evaluate_gaussian, gaussian_slopes)
+DISTRIBUTIONS = {"choices": Distribution(evaluate_choices, choices_slopes), "reals": Distribution(evaluate_gaussian, gaussian_slopes)}
+"""By the kind of the actions."""

@@ -20,7 +20,7 @@ from warprun.learning.kernels.tile_loss import Drawn, Gradient, MeanLoss, TileLo
 from warprun.learning.optimizers import Adam
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.settings.off_policy import OffPolicyConfig
-from warprun.spec import Box, GroupSpec
+from warprun.spec import GroupSpec
 
 
 class Step(Protocol):
@@ -53,7 +53,7 @@ class KernelSteps:
         self.kernels, self.rows, self.tau, self.communicator = kernels, config.batch_size, config.tau, context.communicator
         self.error = torch.zeros(config.batch_size, device=context.device)
         """[B]: the temporal-difference errors of the last batch."""
-        self.example = Drawn.example(torch.float32 if isinstance(group.action, Box) else torch.int32, context.device)
+        self.example = Drawn.example(getattr(torch, group.action.dtype), context.device)
 
     def step(self, trained: AnyOptimized, loss: TileLoss | MeanLoss) -> Callable[..., Taken]:
         """Return a gradient step of `trained`: the same as `descent.TorchStep` of the same loss by torch."""

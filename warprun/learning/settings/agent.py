@@ -15,7 +15,7 @@ from warprun.learning.settings.byte_counts import AgentMemory, RunSizes
 from warprun.learning.settings.checks import at_least, below_one, not_negative, one_of, positive, within
 from warprun.learning.settings.networks import LayersConfig, rows_of_recurrent
 from warprun.learning.settings.plan import LOSS_ROWS, POLICY_ROWS, Fusion
-from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, PolicyKind, Spec
+from warprun.spec import GroupSpec, PolicyKind, Space, Spec
 
 OPTIMIZERS = ("adam", "rmsprop", "rmsprop_tf")
 SHARED_BY_GROUPS = ("name", "horizon", "staggered", "groups")
@@ -26,8 +26,8 @@ SHARED_BY_GROUPS = ("name", "horizon", "staggered", "groups")
 class Requirements:
     """The needs of an agent as to the groups that it acts for."""
 
-    spaces: tuple[type, ...] = (Discrete, MultiDiscrete, Box)
-    """Action spaces that it can act in."""
+    spaces: tuple[type[Space], ...] = (Space,)
+    """Action spaces that it can act in; `Space`: all."""
     masks: bool = True
     """Whether it keeps to action masks; if not, it cannot act for a group that has one."""
     bounded: bool = False

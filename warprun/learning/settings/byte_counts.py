@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from warprun.spec import ActionKind
+
 FLOAT = 4
 """Bytes of a float32."""
 COLUMNS = 64
@@ -35,6 +37,8 @@ KEPT_BELOW = 32 << 20
 """Freed blocks below this size are kept by the process on CPU (`learning.slices._keep_freed_memory`)."""
 LOSS_TENSORS = 8
 """Tensors of all numbers of a loss that torch holds at once, forwards and backwards."""
+EVALUATION_TENSORS: dict[ActionKind, int] = {"choices": 2, "reals": 3}
+"""Tensors as large as the policy outputs that evaluating actions holds at once (`learning.distributions`)."""
 BRANCHES = 16
 """Children of a node of the sum tree (`learning.replay`)."""
 

@@ -11,7 +11,7 @@ from warprun.learning.settings.agent import AgentConfig, group_config
 from warprun.learning.settings.byte_counts import AgentMemory, RunSizes
 from warprun.learning.settings.checks import not_negative, one_of, positive, within
 from warprun.learning.settings.networks import NetworkConfig
-from warprun.spec import Box, GroupSpec, Spec
+from warprun.spec import GroupSpec, Spec
 
 ADVANTAGES = ("gae", "nstep", "vtrace", "exarl_vtrace")
 
@@ -110,7 +110,7 @@ class OnPolicyConfig(AgentConfig):
         heads = [outputs + 1] if network.shared else [outputs, 1]
         encoder = network.layout(group.observation)
         n_parameters = sum(encoder.parameters + network.parameters(encoder.outputs, head) for head in heads)
-        n_parameters += components if isinstance(group.action, Box) else 0
+        n_parameters += group.action.reals
         units = features + network.trunks * (encoder.numbers + network.numbers()) + outputs + 1
         kept, computing = byte_counts.on_policy_gradient(n_parameters, units, step_rows, sizes)
         kept += 4 * n_parameters * (1 + byte_counts.optimizer_tensors(self.optimizer.name))
@@ -136,7 +136,7 @@ class OnPolicyConfig(AgentConfig):
             kept += self.kept_activations(group, sizes.n_envs, units, sizes.threads)
         if self.advantage == "vtrace":
             # Policy outputs, then ratios and their intermediate results.
-            phases.append([4 * rows * group.action.outputs * (3 if isinstance(group.action, Box) else 2), *[4 * rows] * 12])
+            phases.append([4 * rows * group.action.outputs * byte_counts.EVALUATION_TENSORS[group.action.kind], *[4 * rows] * 12])
         if self.normalize_obs:
             phases += [byte_counts.moments(rows, features), [4 * rows * features] * 2]  # of the first rollout; the share that is clipped
         return AgentMemory(kept, 0, tuple(phases))

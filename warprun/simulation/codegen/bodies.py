@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 
-from warprun.environment import Box, Group, arguments
+from warprun.environment import Group, arguments
 from warprun.kernels.flow import writes_the_same
-from warprun.kernels.sampling import (
-    best_choice,
-    best_gaussian,
-    best_squashed,
-    explore_choice,
-    explore_real,
-    explore_squashed,
-    sample_choice,
-    sample_gaussian,
-)
+from warprun.kernels.sampling import BEST, DRAWN, EXPLORED, FunctionOfKind, explore_real
 from warprun.random import uniform
 from warprun.simulation.codegen.called import whole
 from warprun.simulation.codegen.expressions import Expressions, choices_of, seen
 from warprun.simulation.codegen.fault_checks import FaultChecks
 from warprun.simulation.codegen.templates import Function, block, fill, index, lines
+
+NAMES = {"choices": "choose", "reals": "draw"}
+"""Kind of the actions -> the name of what draws a component in kernels of policies that do not explore."""
 
 STEP = """
 sound = True
@@ -102,12 +96,11 @@ class Bodies:
         if self.plan.by_caller:
             bodies = {"reset": self._reset(), "advance": self._advance()}
             return {kernel: self._with_views(body) for kernel, body in bodies.items()}
-        sample = self._exploring_actions() if self.plan.explores else self._actions(sample_choice, sample_gaussian)
-        best_real = best_squashed if self.plan.policies == "squashed" else best_gaussian
+        sample = self._exploring_actions() if self.plan.explores else self._actions(DRAWN)
         return {
             "reset": self._with_views(self._reset(), observation_row="0"),
             "sample": self._with_views(sample, observation_row="row"),
-            "greedy": self._with_views(self._actions(best_choice, best_real), observation_row="row"),
+            "greedy": self._with_views(self._actions(BEST[self.plan.policies]), observation_row="row"),
             "step": self._with_views(self._step(), observation_row="row + 1"),
         }
 
@@ -334,15 +327,12 @@ class Bodies:
 
     # Actions --------------------------------------------------------------------------------------------------------------
 
-    def _actions(self, choose: Function, draw: Function) -> str:
-        """Return the statements that write the action of every actor and its log-probability.
-
-        They call `choose` for choices and `draw` for real numbers.
-        """
+    def _actions(self, draws: FunctionOfKind) -> str:
+        """Return the statements that write the action of every actor and its log-probability, by the function of its kind."""
         found = []
         for group in self.environment.groups:
-            name, value = ("draw", draw) if isinstance(group.action, Box) else ("choose", choose)
-            function, chosen = self.e.names.use(name, value), f"{group.name}_chosen"
+            kind = group.action.kind
+            function, chosen = self.e.names.use(NAMES[kind], draws[kind]), f"{group.name}_chosen"
             body = ["total = np.float32(0.0)"]
             for n, outputs in enumerate(self._outputs(group)):
                 body.append(f"{chosen}, log_prob = {function}(rng, {n}, {', '.join(outputs)})")
@@ -357,14 +347,13 @@ class Bodies:
 
         It is random, or else the best choice, the policy's action with noise, or a draw of a squashed policy.
         """
-        squashes, found = self.plan.policies == "squashed", []
+        found = []
         for group in self.environment.groups:
-            real, chosen = isinstance(group.action, Box), f"{group.name}_chosen"
-            function = (explore_squashed if squashes else explore_real) if real else explore_choice
+            function, chosen = EXPLORED[self.plan.policies][group.action.kind], f"{group.name}_chosen"
             explore, body = self.e.names.use(function.__name__, function), []
-            for n, outputs in enumerate(self._outputs(group)):
-                noise = [f"{group.name}_noise[{n}, actor, lane]"] if real else []
-                given = [*(outputs[:1] if real and not squashes else outputs), *noise, f"{group.name}_arrays.exploration"]
+            for n, outputs in enumerate(self._outputs(group, 1 if function is explore_real else 2)):
+                noise = [f"{group.name}_noise[{n}, actor, lane]"] if group.action.reals else []
+                given = [*outputs, *noise, f"{group.name}_arrays.exploration"]
                 body.append(f"{', '.join([chosen, *noise])} = {explore}(rng, {n}, {', '.join(given)})")
                 body.append(f"{self.e.entry(group, 'action', n, group.action.components)} = {chosen}")
             found.append(self._acting(group, "EXPLORATION", *body))
@@ -381,13 +370,12 @@ class Bodies:
             forbid = t.per_actor(group, choices)
         return lines(t.logits(group), forbid, t.per_actor(group, f"rng = {self.e.rng(stream, group)}", *body))
 
-    def _outputs(self, group: Group) -> list[tuple[str, ...]]:
-        """Return the policy outputs for each component of an action: mean and log standard deviation, or the logits of a choice."""
-        logits, at = f"{group.name}_logits", self.target.at
-        if isinstance(group.action, Box):
-            size = group.action.size
-            return [(f"{logits}[{n}, actor, {at}]", f"{logits}[{size + n}, actor, {at}]") for n in range(size)]
-        return [(logits, "actor", at, str(first), str(count)) for first, count in choices_of(group.action)]
+    def _outputs(self, group: Group, per_real: int = 2) -> list[tuple[str, ...]]:
+        """Return the policy outputs for each component of an action: the logits of a choice; mean and log standard deviation of a real
+        number, or the first `per_real` of them."""
+        logits, at, reals = f"{group.name}_logits", self.target.at, group.action.reals
+        choices = [(logits, "actor", at, str(first), str(count)) for first, count in choices_of(group.action)]
+        return [*choices, *(tuple(f"{logits}[{k * reals + n}, actor, {at}]" for k in range(per_real)) for n in range(reals))]
 
 
 def _clear(total: str) -> str:

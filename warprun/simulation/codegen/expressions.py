@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from warprun.environment import ARGUMENTS, MAX_PHASES, Box, Group, Index, MultiDiscrete, StateField, arguments
+from warprun.environment import ARGUMENTS, MAX_PHASES, Group, Index, StateField, arguments
 from warprun.kernels.sampling import to_bounds
 from warprun.math import clip
 from warprun.random import ACTION, EXPLORATION, RESET, STEP, VARIATION, Rng
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.templates import Function, Names, block, index, lines
-from warprun.spec import Space, choices
+from warprun.spec import Space
 
 PURPOSES = {"RESET": RESET, "ACTION": ACTION, "VARIATION": VARIATION, "EXPLORATION": EXPLORATION}
 STREAMS = {name: f"{purpose} << 24" for name, purpose in PURPOSES.items()}
@@ -127,9 +127,9 @@ class Expressions:
     def _action(self, group: Group) -> str:
         space = group.action
         values = [self.entry(group, "action", n, space.components) for n in range(space.components)]
-        if isinstance(space, Box):
-            values = [self._scaled(v, low, high) for v, (low, high) in zip(values, space.bounds(), strict=True)]
-        return f"({', '.join(values)},)" if isinstance(space, Box | MultiDiscrete) else values[0]
+        n = len(space.choices)
+        values[n:] = [self._scaled(v, low, high) for v, (low, high) in zip(values[n:], space.bounds(), strict=True)]
+        return f"({', '.join(values)},)" if space.shape else values[0]
 
     def _scaled(self, value: str, low: float, high: float) -> str:
         """Map -1..1 to low..high; if a bound is infinite, clip at the other one, if that is finite. A caller's are only clipped."""
@@ -219,5 +219,4 @@ def seen(group: Group) -> list[tuple[str, int]]:
 
 def choices_of(space: Space) -> list[tuple[int, int]]:
     """Return the first entry and the number of entries, among logits and mask entries, of each choice that makes an action."""
-    counts = choices(space)
-    return [(sum(counts[:n]), count) for n, count in enumerate(counts)]
+    return [(sum(space.choices[:n]), count) for n, count in enumerate(space.choices)]

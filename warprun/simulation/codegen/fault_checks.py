@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warprun.environment import Box, Group
+from warprun.environment import Group
 from warprun.simulation.codegen.called import all_can_act, all_finite, note_mask, note_numbers
 from warprun.simulation.codegen.expressions import Expressions, choices_of
 from warprun.simulation.codegen.templates import block, fill, lines, operand
@@ -128,8 +128,8 @@ class FaultChecks:
         """Yield the rows that can have a fault: field, array, and number of entries of an actor."""
         if not self.e.plan.explores:
             yield "action", "log_prob", 1
-        if isinstance(group.action, Box):
-            yield "action", "action", group.action.components
+        if group.action.reals:
+            yield "action", "action", group.action.reals
         yield "reward", "reward", 1
         yield "observation", "obs", group.observation.size
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from warprun.environment import Box, Group
+from warprun.environment import Group
 from warprun.kernels.lanes import AT_ONCE, lowest_bit, set_flags
 from warprun.kernels.mlp import infer
 from warprun.kernels.mlp_cuda import compute_layer, load_columns, store_outputs
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.bodies import Bodies
-from warprun.simulation.codegen.expressions import Expressions, choices_of, seen
+from warprun.simulation.codegen.expressions import Expressions, seen
 from warprun.simulation.codegen.targets import CPU, CpuTarget, arrays
 from warprun.simulation.codegen.templates import Function, Names, block, fill, lines
 
@@ -193,7 +193,7 @@ def advance_kernels(expressions: Expressions, bodies: dict[str, str]) -> list[st
     return [
         target.kernel("reset", bodies["reset"], groups),
         advance,
-        *(_take(group) for group in groups if not isinstance(group.action, Box)),
+        *(_take(group) for group in groups if group.action.choices),
     ]
 
 
@@ -201,7 +201,7 @@ def _take(group: Group) -> str:
     """Return the kernel that copies actions of a caller, and returns whether all of them exist."""
     take = [
         line
-        for n, (_, count) in enumerate(choices_of(group.action))
+        for n, count in enumerate(group.action.choices)
         for line in (f"wrong += np.uint64(given[n + {n}]) >= np.uint64({count})", f"action[n + {n}] = np.int32(given[n + {n}])")
     ]
     return fill(CPU_TAKE, group=group.name, components=str(group.action.components), take=lines(*take))

@@ -120,9 +120,9 @@ def _spec(observation_space: spaces.Space, action_space: spaces.Space, info: obj
     action = actions(action_space).space
     masked = isinstance(info, dict) and "action_mask" in info
     if masked:
-        if isinstance(action, Box):
-            raise ContractError("info['action_mask'] is for choices, and the action space is a Box")
-        mask_of(info, action.outputs)
+        if not action.mask_entries:
+            raise ContractError(f"info['action_mask'] is for choices, and the action space is {shown(action_space)}")
+        mask_of(info, action.mask_entries)
     seen = observations(observation_space, channels)
     group = GroupSpec(GROUP, 1, Box(seen.size, *bounds_of(observation_space), seen.fields), action, masked, given=seen.given)
     return Spec((group,), time_limit, early_truncation=True)

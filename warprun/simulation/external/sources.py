@@ -107,7 +107,7 @@ class Singles:
 
     def step(self, actions: np.ndarray, out: Outcome) -> None:
         converted = self._act.convert(actions)
-        chosen = converted.tolist() if self._act.integers else converted
+        chosen = converted if self._act.space.shape else converted.tolist()
         with calls(self._at, "a step", partial(self._method, "step")):
             for n, env in enumerate(self._envs):
                 enter(self._at, self._first + n)

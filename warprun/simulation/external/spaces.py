@@ -56,9 +56,7 @@ class Actions:
 
     space: Space
     convert: Callable[[np.ndarray], np.ndarray]
-    """[n, C] as in a trajectory -> [n, *shape of the space]."""
-    integers: bool
-    """Whether one action is a single integer, which an environment gets as an int."""
+    """[n, C] as in a trajectory -> [n, *shape of the space]; an environment gets a number of a Discrete as an int."""
 
 
 def observations(space: spaces.Space, channels: str | None = None) -> Observations:
@@ -177,15 +175,9 @@ def _kind(space: spaces.Box) -> FieldKind:
 
 def actions(space: spaces.Space) -> Actions:
     """Return the conversion of an action space: Discrete, MultiDiscrete, MultiBinary or Box of floats. Raises ContractError."""
-    if isinstance(space, spaces.Discrete):
-        one = Discrete(int(space.n), int(space.start))
-        return Actions(one, lambda rows: in_environment_units(one, rows)[:, 0].astype(np.int64), True)
-    if isinstance(space, spaces.MultiDiscrete):
-        several = MultiDiscrete(*(tuple(int(number) for number in np.ravel(numbers)) for numbers in (space.nvec, space.start)))
-        return Actions(several, lambda rows: in_environment_units(several, rows).reshape(-1, *space.shape).astype(space.dtype), False)
-    if isinstance(space, spaces.MultiBinary):
-        bits = MultiDiscrete((2,) * math.prod(space.shape))
-        return Actions(bits, lambda rows: rows.reshape(-1, *space.shape).astype(np.int8), False)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        own, shape = _choices(space), space.shape or ()
+        return Actions(own, lambda rows: in_environment_units(own, rows).reshape(-1, *shape).astype(space.dtype))
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         bounds = [np.ravel(bound).astype(np.float64) for bound in (space.low, space.high)]
         low, high = (np.where(np.abs(bound) < LARGEST, bound, np.copysign(np.inf, bound)) for bound in bounds)
@@ -197,10 +189,18 @@ def actions(space: spaces.Space) -> Actions:
             cast = to_bounds(rows, limits).reshape(-1, *space.shape).astype(space.dtype)
             return np.clip(cast, space.low, space.high)  # float32 rounds bounds of float64
 
-        return Actions(box, convert, False)
+        return Actions(box, convert)
     raise ContractError(
         f"the action space {_named(space)} is not supported; agents act in Discrete, MultiDiscrete, MultiBinary and Box of floats"
     )
+
+
+def _choices(space: spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) -> Space:
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiBinary):
+        return MultiDiscrete((2,) * math.prod(space.shape))
+    return MultiDiscrete(*(tuple(map(int, np.ravel(numbers))) for numbers in (space.nvec, space.start)))
 
 
 def _parts(space: spaces.Space) -> list[spaces.Space]:

@@ -26,7 +26,6 @@ import numpy as np
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.external.slice import LOAD, RESET, SAVE, STEP, Job, SharedArrays, Slice
 from warprun.simulation.external.sources import EnvironmentFailed
-from warprun.spec import choices
 
 COMMAND = struct.Struct("<cq")
 DONE, FAILED = b".", b"!"
@@ -58,7 +57,7 @@ def begin(environment: ExternalEnvironment, shared: SharedArrays, workers: int, 
             begin=first,
             end=end,
             time_limit=None if environment.recipe.vector else environment.spec.time_limit,
-            choices=list(choices(environment.spec.groups[0].action)),
+            choices=list(environment.spec.groups[0].action.choices),
             replaces=replaces,
         )
         for n, (first, end) in enumerate(shares(len(shared.arrays["seed"]), max(1, workers)))
