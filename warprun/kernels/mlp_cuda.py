@@ -142,6 +142,16 @@ def compute_layer(network, layer, block, thread, threads):
             tall_outputs(network, layer, block, item // apart * TALL, item % apart)
 
 
+def compute_narrow_layer(network, layer, block, thread, threads):
+    """Do the same where a block may have so few columns that most threads would have nothing to do."""
+    n_out, apart = network.layers[layer, 3], network.columns // FOUR
+    if n_out < TALL or (n_out + TALL - 1) // TALL * apart > threads // FOUR:
+        compute_layer(network, layer, block, thread, threads)
+    else:
+        for item in range(thread, n_out * apart, threads):
+            four_outputs(network, layer, block, item // apart, item % apart)
+
+
 def one_output(network, layer, block, output, column):
     """Compute one output of one column."""
     start, width, n_in = network.layers[layer, 0], network.layers[layer, 1], network.layers[layer, 2]
@@ -152,6 +162,20 @@ def one_output(network, layer, block, output, column):
         y += read(network.weights, w) * read(block, x)
         x += network.columns
     write(block, (network.layers[layer, 5] + output) * network.columns + column, activated(y, network.layers[layer, 6]))
+
+
+def four_outputs(network, layer, block, output, column):
+    """Compute one output of FOUR columns a quarter of the block apart."""
+    start, width, n_in = network.layers[layer, 0], network.layers[layer, 1], network.layers[layer, 2]
+    columns, apart = network.columns, network.columns // FOUR
+    w, x = start + output, network.layers[layer, 4] * columns + column
+    y = four(read(network.weights, w))
+    for _ in range(n_in):
+        w += width
+        y = plus(y, read(network.weights, w), read_four(block, x, apart))
+        x += columns
+    at = (network.layers[layer, 5] + output) * columns + column
+    write_four(block, at, apart, activated_four(y, network.layers[layer, 6]))
 
 
 def tall_outputs(network, layer, block, output, column):

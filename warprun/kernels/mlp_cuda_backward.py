@@ -125,14 +125,16 @@ def four_weight_slopes(network, back, layer, block, slopes, at, fresh, output, f
 
 def compute_slopes(network, back, layer, block, thread, threads):
     """Replace the inputs of a layer by their slopes, by this thread's share: of all columns, for the slopes of the layer's outputs."""
-    n_in = back.layers[layer, 2]
+    n_in, apart = back.layers[layer, 2], network.columns // FOUR
     if n_in < TALL:
         for item in range(thread, n_in * network.columns, threads):
             one_slope(network, back, layer, block, item // network.columns, item % network.columns)
-    else:
-        apart = network.columns // FOUR
+    elif (n_in + TALL - 1) // TALL * apart > threads // FOUR:
         for item in range(thread, (n_in + TALL - 1) // TALL * apart, threads):
             tall_slopes(network, back, layer, block, item // apart * TALL, item % apart)
+    else:  # so few columns that most threads would have nothing to do
+        for item in range(thread, n_in * apart, threads):
+            four_slopes(network, back, layer, block, item // apart, item % apart)
 
 
 def one_slope(network, back, layer, block, given, column):
@@ -145,6 +147,18 @@ def one_slope(network, back, layer, block, given, column):
         s += columns
     at = (back.layers[layer, 4] + given) * columns + column
     write(block, at, y * derivative(read(block, at), back.layers[layer, 6]))
+
+
+def four_slopes(network, back, layer, block, given, column):
+    """Replace input `given` of FOUR columns a quarter of the block apart by its slopes."""
+    columns, apart, w = network.columns, network.columns // FOUR, back.layers[layer, 0] + given
+    s = back.layers[layer, 5] * columns + column
+    y = four(float32(0.0))
+    for _ in range(back.layers[layer, 3]):
+        y = plus(y, read(back.weights, w), read_four(block, s, apart))
+        w += back.layers[layer, 1]
+        s += columns
+    through(block, (back.layers[layer, 4] + given) * columns + column, apart, back.layers[layer, 6], y)
 
 
 def tall_slopes(network, back, layer, block, given, column):

@@ -16,7 +16,7 @@ from numba import cuda
 
 from warprun.kernels.made import made
 from warprun.kernels.mlp import normalized
-from warprun.kernels.mlp_cuda import compute_layer, read, write
+from warprun.kernels.mlp_cuda import compute_narrow_layer, read, write
 from warprun.kernels.mlp_cuda_backward import BlockBackward, add_row_sums, add_weight_slopes, compute_slopes, derivative
 from warprun.learning.draws import Stream, mix, seed_words
 from warprun.learning.kernels.cpu import tiles as on_cpu
@@ -154,7 +154,7 @@ def compute_layers(net, count, block, thread, threads):
     """Compute the first `count` layers."""
     for layer in range(count):
         barrier()
-        compute_layer(net, layer, block, thread, threads)
+        compute_narrow_layer(net, layer, block, thread, threads)
     barrier()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -23,12 +24,12 @@ from warprun.simulation.cuda_launch import launch, module_for, multiprocessors, 
 
 SLOPE = '''"""The slope of $name on CUDA; written by warprun."""
 
-from numba import cuda, float32
+from numba import cuda
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
 def slope(parameter, mean, number, into):
-    formula(parameter, mean, float32(number), into)
+    formula(parameter, mean, number, into)
 '''
 
 
@@ -61,7 +62,7 @@ class CudaKernels:
     def slope(self, loss: MeanLoss, parameter: torch.Tensor, mean: torch.Tensor, into: torch.Tensor) -> Callable[[], None]:
         """Return what writes the slope of a loss of one parameter, on tensors [1]."""
         module = module_for(f"{loss.slope.__name__}_cuda", fill(SLOPE, name=loss.slope.__name__), {"formula": loss.slope})
-        return partial(launch, module, "slope", (1, 1), (on_device(parameter), on_device(mean), loss.number, on_device(into)))
+        return partial(launch, module, "slope", (1, 1), (on_device(parameter), on_device(mean), np.float32(loss.number), on_device(into)))
 
     def _packed(self, networks: tuple[nn.Module, ...]) -> tuple[list[Packed], int]:
         """Return networks with rows in the shared array, a target network those of the one that it follows, and the first row behind."""
