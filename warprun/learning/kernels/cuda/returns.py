@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp import Network, layers_of
-from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, load_columns, read, write
+from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, load_columns, read, write
 from warprun.learning.batch import Estimate, Spread
 from warprun.learning.kernels.cuda.gradient import BOUND, COLUMNS, threads_of
-from warprun.learning.kernels.cuda.tiles import compute_layers
 from warprun.learning.operations import TorchOperations
 from warprun.learning.targets import TARGETS, Discount, Step
 from warprun.simulation.codegen.templates import fill
@@ -106,7 +105,10 @@ def next_values(given, rollout, following):
             load_columns(network, rollout.obs, begin, n, rollout.features, block, thread, THREADS)
         else:
             load_columns(network, rollout.final_obs, (turn - 1) * rollout.columns + begin, n, rollout.features, block, thread, THREADS)
-        compute_layers(network, network.layers.shape[0], block, thread, THREADS)
+        cuda.syncthreads()
+        for layer in range(network.layers.shape[0]):
+            compute_layer(network, layer, block, thread, THREADS)
+            cuda.syncthreads()
         found = 0
         if thread < n:
             if t < rollout.steps:
@@ -194,7 +196,7 @@ class CudaReturns:
         self.parameters = torch.as_tensor(network.parameters)
         self.threads = threads_of(layers_of(network))
         self.shared_bytes = 4 * network.rows * columns
-        functions = (follow, next_truncated, after_last, mean_and_variance, load_columns, compute_layers, read, write)
+        functions = (follow, next_truncated, after_last, mean_and_variance, load_columns, compute_layer, read, write)
         numbers = {"columns": columns, "threads": self.threads, "summing": THREADS, "sums": SUMS}
         texts = FORWARD if self.target.windowed else BACKWARD
         ratio = "read(log_ratio, at)" if self.target.uses_ratio else "float32(0.0)"
