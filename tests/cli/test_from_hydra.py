@@ -87,8 +87,8 @@ def place(started, monkeypatch, tmp_path) -> Path:
         Path(path).write_text(text)
     monkeypatch.setattr(sweeps, "_prepare", lambda launch, first: None)
     monkeypatch.setattr(sweeps, "run_here", lambda board, todo, pool: print(f"{board.plan.folder}: {len(todo)} jobs") or 0)
-    monkeypatch.setattr(slurm, "check_program", lambda: None)
-    monkeypatch.setattr(slurm, "submit", lambda *job: "17")
+    monkeypatch.setattr(slurm.Slurm, "__init__", lambda self, config, plan, trust: None)
+    monkeypatch.setattr(slurm.Slurm, "submit", lambda self, jobs: ["17"] * len(jobs))
     return tmp_path
 
 
@@ -119,7 +119,7 @@ def test_what_is_typed_in_hydra(place, capsys, typed):
 def test_the_command_that_the_line_names_works(place, capsys, monkeypatch, typed):
     if "sweeper=" in typed:
         pytest.importorskip("optuna")
-        monkeypatch.setattr("warprun.sweeps.study.run", lambda study, board, pool: None)
+        monkeypatch.setattr("warprun.sweeps.study.run", lambda *given: None)
     cli.run([*filled(typed), *shlex.split(TOLD[typed][0])])
     named = shlex.split(re.findall("write `(.+)`\n", capsys.readouterr().err)[0])
     # A study without trials has no best one: its code is 1.
