@@ -21,6 +21,7 @@ from warprun.config.overrides import AUTO, MAX_RUNS, MAX_RUNS_EVER, refuse_plus,
 from warprun.config.schema import Config, is_open
 from warprun.errors import UserError, counted, nearest, one_line, printable, program, shown, similar, typed
 from warprun.processes import usable_cores
+from warprun.run_folder import JOBS
 from warprun.runs.records.terminal import table_console
 from warprun.runs.rundir import Held
 from warprun.sweeps import events, local, plan, view
@@ -49,10 +50,11 @@ def sweep(overrides: Sequence[str]) -> int:
         if here:
             _settle(board)
         todo = [job for job, state in zip(found.jobs, board.states, strict=True) if not state.is_done and state.state != "running"]
-        said = (f"{printable(found.folder, 1000)}: {board.title()}", events.note(found, launch.launcher.name))
+        waits = launcher is None or launcher.size is not None
+        said = (f"{printable(found.folder, 1000)}: {board.title()}", events.note(found, waits))
         print("\n".join(filter(None, said)), flush=True)
         if not todo:
-            if launcher is None or launcher.size:
+            if waits:
                 return finish(board)
             print("nothing is left to do")
             return DONE
@@ -63,7 +65,8 @@ def sweep(overrides: Sequence[str]) -> int:
         try:
             return run_here(board, todo, launcher) if launcher.size else _submit(found, todo, launcher)
         except UserError:
-            plan.discard(lock, Path(configs[0].output_root))
+            if not (found.folder / JOBS).exists() and launchers.submitted(found.folder) is None:
+                plan.discard(lock, Path(configs[0].output_root))
             raise
 
 

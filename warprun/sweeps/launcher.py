@@ -26,6 +26,8 @@ CLASSES = {"slurm": "Slurm", "submitit": "Submitit", "psij": "Psij", "ray": "Ray
 """Name of a launcher -> its class, in the module of that name. `local`, which trains in processes of the command, is made by it."""
 SUBMITTED = "submitted.json"
 """The jobs that were submitted last: file in the folder NAME of the sweep."""
+RETRY_S = 1.0
+"""Seconds until a queue that is full of the jobs of others is asked again."""
 
 
 class Launcher(ABC):
@@ -149,7 +151,7 @@ class Running:
         self._most = launcher.size
         self._waiting: deque[Job] = deque()
         self._taken: dict[str, Job] = {}
-        self._stopped = False
+        self._begun = self._stopped = False
 
     @property
     def jobs(self) -> list[Job]:
@@ -162,7 +164,7 @@ class Running:
         return len(self.jobs) >= self._most
 
     def start(self, job: Job) -> None:
-        """Start a job, or let it wait if a queue is full. Raises UserError if no job can start."""
+        """Start a job, or let it wait if a queue is full. Raises UserError if the first one cannot start."""
         self._waiting.append(job)
         self._hand_over()
 
@@ -171,24 +173,25 @@ class Running:
             try:
                 ids = self._launcher.submit([self._waiting[0]])
             except UserError:
-                if not self._taken:
+                if not self._begun:
                     raise
-                self._most = len(self._taken)  # until one of them has ended
+                self._most = max(1, len(self._taken))  # until one of them has ended
                 return
+            self._begun = True
             job = self._waiting.popleft()
             self._taken |= dict.fromkeys(ids, job)
             self._note()
 
     def ended(self, within_s: float) -> list[Job]:
         """Return the jobs that have ended since the last call, at once or after `within_s` seconds."""
-        alive = self._launcher.alive(list(self._taken), within_s)
+        alive = self._launcher.alive(list(self._taken), within_s if self._taken else RETRY_S)
         gone = {id: job for id, job in self._taken.items() if id not in alive}
         for id, job in gone.items():
             del self._taken[id]
             if self._launcher.outlasts and not self._stopped:
                 where = printable(self._folder / self._launcher.config.name)
                 write_end(job, f"its process ended without a word; see {where}")
-        if gone:
+        if gone or not self._taken:
             self._note()
             self._most = self._launcher.size or 1
             self._hand_over()

@@ -22,6 +22,8 @@ from warprun.sweeps.launch import RayConfig
 from warprun.sweeps.launcher import Launcher, command, write_end
 from warprun.sweeps.plan import Job, Plan
 
+ANSWER_S = 10
+"""Seconds in which a cluster must answer."""
 LOOK_S = 0.1
 """Seconds between two looks of a task at its process."""
 
@@ -56,8 +58,11 @@ class Ray(Launcher):
         self._tasks: dict[str, tuple[ray.ObjectRef, Job]] = {}
         handlers = {number: signal.getsignal(number) for number in signals.SIGNALS}
         try:
+            if config.address.count(":") == 1:  # Ray itself asks for minutes whether there is a cluster
+                host, port = config.address.split(":")
+                socket.create_connection((host, int(port)), ANSWER_S).close()
             ray.init(config.address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise UserError(f"launcher.address={config.address}: {one_line(error)}; start a cluster with `ray start --head`") from None
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -36,8 +36,11 @@ class Task:
     def __call__(self) -> int:
         """Train, and return the exit code."""
         self._process = subprocess.Popen(self._command, cwd=self._folder)
-        while self._process.poll() is None:  # not `wait`, whose lock a signal handler would find closed
-            time.sleep(0.1)
+        try:
+            while self._process.poll() is None:  # not `wait`, whose lock a signal handler would find closed
+                time.sleep(0.1)
+        finally:
+            self._process.terminate()  # if the task is cancelled
         return self._process.returncode
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
