@@ -218,6 +218,7 @@ def test_trials_are_jobs_of_any_launcher_that_waits(engine, capsys):
         ("launcher=submitit launcher.workers=0", "launcher.workers=0 must be from 1"),
         ("launcher=ray launcher.gpus=-1", "launcher.gpus=-1 must be from 0 to 64"),
         ("launcher=ray launcher.workers=2", "unknown key 'launcher.workers'"),
+        ("launcher=submitit launcher.executor=pbs", "launcher.executor=pbs is not one of local, slurm"),
         ("launcher=sumbitit", "did you mean 'submitit'?"),
     ],
 )

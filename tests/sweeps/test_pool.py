@@ -79,7 +79,8 @@ def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
     assert one.describe().endswith("2 on GPU 0, 1 on GPU 1 at a time (each needs up to 1.0 GiB; free: GPU 0 16.0 GiB, GPU 1 16.0 GiB)")
     three = [made.jobs[n] for n in (0, 1, 3)]
     assert one.submit(three) == ["0", "1", "3"]
-    while ended := until(one, *three):
+    while three:
+        ended = until(one, *three)
         three = [job for job in three if job not in ended]
     said = [(made.jobs[n].folder / "attempt1").read_text().rsplit(" ", 1) for n in (0, 1, 3)]
     assert [gpu for _, gpu in said] == ["0", "1", "0"]

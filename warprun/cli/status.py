@@ -51,8 +51,10 @@ def status(arguments: Sequence[str]) -> int:
 
 def _goes_on(board: Board) -> bool:
     """Return whether a job runs, or waits for somebody who starts it."""
-    started = rundir.is_running(board.plan.folder) or launchers.submitted(board.plan.folder)
-    return "running" in board.counts or (bool(started) and "waiting" in board.counts)
+    if "running" in board.counts or "waiting" not in board.counts:
+        return "running" in board.counts
+    found = launchers.submitted(board.plan.folder)
+    return rundir.is_running(board.plan.folder) or bool(found and found[1])
 
 
 @dataclass

@@ -43,11 +43,10 @@ SETTLE_S = 15.0
 def sweep(overrides: Sequence[str]) -> int:
     """Check every run that `overrides` describe, then train those that are not done; return the exit code. Raises UserError."""
     launch, given, configs, found = _planned(overrides, _prepare)
-    here = isinstance(launch.launcher, LocalConfig)
-    launcher = None if here else launchers.made(launch.launcher, found, launch.trust)
+    launcher = None if isinstance(launch.launcher, LocalConfig) else launchers.made(launch.launcher, found, launch.trust)
     with held(found, configs[0]) as lock:
         board = Board.of(found)
-        if here:
+        if launcher is None or not launcher.outlasts:
             _settle(board)
         todo = [job for job, state in zip(found.jobs, board.states, strict=True) if not state.is_done and state.state != "running"]
         waits = launcher is None or launcher.size is not None

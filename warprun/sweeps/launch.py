@@ -73,7 +73,7 @@ class SubmititConfig(LauncherConfig):
     name: str = "submitit"
     """Jobs by submitit, on SLURM or as processes of this machine."""
     executor: str = "local"
-    """Executor of submitit: local, slurm or one of a plugin."""
+    """Where jobs run: local, processes of this machine, or slurm."""
     workers: int | None = None
     """Jobs at a time, for which the command waits; null: 1 with executor=local, else all at once, and the command returns."""
     minutes: float = 240.0
@@ -212,6 +212,8 @@ def _check(config: LaunchConfig) -> None:
     if isinstance(launcher, SubmititConfig | PsijConfig | RayConfig):
         check_range("launcher.cpus", launcher.cpus, 1, 4096, "4,096")
         require(0 <= launcher.gpus <= 64, f"launcher.gpus={launcher.gpus:g} must be from 0 to 64")
+    if isinstance(launcher, SubmititConfig):
+        check_one_of("launcher.executor", launcher.executor, ("local", "slurm"))
     if isinstance(launcher, SubmititConfig | PsijConfig):
         require(1 <= launcher.minutes <= 525_600, f"launcher.minutes={launcher.minutes:g} must be from 1 to 525,600, a year")
     if isinstance(launcher, SlurmConfig):

@@ -77,14 +77,17 @@ def made(config: LauncherConfig, plan: Plan, trust: bool) -> Launcher:
     return launcher
 
 
-def command(plan: Plan, number: int | str, threads: int | str, trust: bool) -> list[str]:
+def command(plan: Plan, number: int, threads: int, trust: bool) -> list[str]:
     """Return the command that trains a job, wherever it is called; a plan that could not be sealed is one of this user."""
     trusted = ["trust=true"] if trust or not plan.seal else []
     return [sys.executable, "-m", "warprun", "job", str(plan.folder.absolute()), str(number), f"threads={threads}", *trusted]
 
 
 def submitted(folder: Path) -> tuple[LauncherConfig, dict[int, str]] | None:
-    """Return the settings of the launcher that jobs of a sweep were submitted to last, and their ids; None if there is none."""
+    """Return the settings of the launcher that jobs of a sweep were submitted to last, and their ids; None if there is none.
+
+    Raises UserError for a file that is no JSON.
+    """
     files = sorted(folder.glob(f"*/{SUBMITTED}"), key=lambda file: file.stat().st_mtime)
     with suppress(IndexError, AttributeError, KeyError, TypeError, ValueError):
         found = dict(read_json(files[-1]))  # type: ignore[call-overload]
