@@ -191,7 +191,7 @@ def test_after_a_signal_no_job_starts_and_those_that_run_are_cancelled(engine, t
     running = Running(one, found.folder)
     for job in found.jobs[:3]:
         running.start(job)
-    assert running.jobs == found.jobs[:3] and running.is_full, "the third waits for room"
+    assert running.jobs == found.jobs[:3], "the third waits for room"
     running.stop(signal.SIGINT, [found.jobs[2]])
     assert running.jobs == found.jobs[:2] and one.cancelled == []
     running.stop(signal.SIGINT)

@@ -149,9 +149,7 @@ class Running:
     """The jobs that a command has started with a launcher and waits for."""
 
     def __init__(self, launcher: Launcher, folder: Path) -> None:
-        assert launcher.size
         self._launcher, self._folder = launcher, folder
-        self._most = launcher.size
         self._waiting: deque[Job] = deque()
         self._taken: dict[str, Job] = {}
         self._begun = self._stopped = False
@@ -164,7 +162,7 @@ class Running:
     @property
     def is_full(self) -> bool:
         """Whether no other job can start now."""
-        return len(self.jobs) >= self._most
+        return len(self.jobs) >= (self._launcher.size or 1)
 
     def start(self, job: Job) -> None:
         """Start a job, or let it wait if a queue is full. Raises UserError if the first one cannot start."""
@@ -172,14 +170,13 @@ class Running:
         self._hand_over()
 
     def _hand_over(self) -> None:
-        while self._waiting and len(self._taken) < self._most:
+        while self._waiting:
             try:
                 ids = self._launcher.submit([self._waiting[0]])
             except UserError:
                 if not self._begun:
                     raise
-                self._most = max(1, len(self._taken))  # until one of them has ended
-                return
+                return  # a queue is full until a job has ended
             self._begun = True
             job = self._waiting.popleft()
             self._taken |= dict.fromkeys(ids, job)
@@ -196,7 +193,6 @@ class Running:
                 write_end(job, f"its process ended without a word; see {where}")
         if gone or not self._taken:
             self._note()
-            self._most = self._launcher.size or 1
             self._hand_over()
         return list(gone.values())
 
