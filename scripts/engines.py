@@ -1,6 +1,6 @@
 """Measure the launchers of sweeps, and the ways to step a slow simulator, and enter both tables into the docs.
 
-    python scripts/engines.py engines local psij submitit ray slurm [--jobs 100] [--address HOST:PORT]
+    python scripts/engines.py engines [local] [psij] [submitit] [ray] [slurm] [--jobs 100] [--address HOST:PORT]
     python scripts/engines.py ways
 
 A job of `engines` trains for a second: 50 steps of an environment that sleeps for 20 ms. Two jobs run at a time. `ray` needs a cluster of
@@ -97,7 +97,7 @@ def main() -> None:
             rows.append((name, *(f"{steps_per_s(way, ms):.3g}" for ms in STEPS)))
             print(*rows[-1], flush=True)
         text = table(["16 simulators, stepped by", *(f"steps of {ms:g} ms, environment steps/s" for ms in STEPS)], rows)
-    text += f"\n{os.cpu_count()} cores; load average before {load:.1f}.\n"
+    text += f"\n{os.cpu_count()} cores; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n"
     replace(PAGES[given.what], given.what, text)
 
 

@@ -120,9 +120,16 @@ def require_ended(plan: Plan, trust: bool) -> None:
 
 def processes(folder: Path, ids: Sequence[str]) -> set[str]:
     """Return which processes of this machine, by their numbers, run a command with the path of a sweep folder in it."""
-    asked = ["ps", "-ww", "-o", "pid=,args=", "-p", ",".join(ids)]
-    lines = subprocess.run(asked, capture_output=True, text=True).stdout.splitlines() if ids else []
-    return {line.split()[0] for line in lines if str(folder.absolute()) in line}
+    return {id for id in ids if os.fsencode(folder.absolute()) in _command_line(id)}
+
+
+def _command_line(process: str) -> bytes:
+    """Return what a process was called with; empty if there is none. Containers often have no `ps`, and macOS has no /proc."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            return Path("/proc", process, "cmdline").read_bytes()
+        return b""
+    return subprocess.run(["ps", "-ww", "-o", "args=", "-p", process], capture_output=True).stdout
 
 
 def ask(job: Job, number: int) -> bool:
