@@ -94,9 +94,9 @@ def main() -> None:
     else:
         rows = []
         for name, way in WAYS.items():
-            rows.append((name, *(f"{steps_per_s(way, ms):.3g}" for ms in STEPS)))
+            rows.append((name, *(f"{float(f'{steps_per_s(way, ms):.3g}'):,g}" for ms in STEPS)))
             print(*rows[-1], flush=True)
-        text = table(["16 simulators, stepped by", *(f"steps of {ms:g} ms, environment steps/s" for ms in STEPS)], rows)
+        text = table(["16 simulators, stepped by", *(f"steps of {ms:,g} ms, environment steps/s" for ms in STEPS)], rows)
     text += f"\n{os.cpu_count()} cores; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n"
     replace(PAGES[given.what], given.what, text)
 
