@@ -253,8 +253,10 @@ def test_which_jobs_were_submitted_last(tmp_path):
 
 
 def test_a_process_is_that_of_a_sweep_only_if_it_names_its_folder(tmp_path):
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path)])
+    code = "import time; print('here', flush=True); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
     try:
+        assert child.stdout.readline()  # its command line is known
         ids = [str(child.pid), str(os.getpid()), "999999999"]
         assert launchers.processes(tmp_path, ids) == {str(child.pid)} and not launchers.processes(tmp_path / "x", ids)
     finally:
