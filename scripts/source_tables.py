@@ -54,6 +54,9 @@ RUN_TABLES: dict[str, list[Part]] = {
 SWEEP_TABLES: dict[str, list[Part]] = {
     "local": [("", launch.LocalConfig, "launcher.")],
     "slurm": [("", launch.SlurmConfig, "launcher.")],
+    "submitit": [("", launch.SubmititConfig, "launcher.")],
+    "psij": [("", launch.PsijConfig, "launcher.")],
+    "ray": [("", launch.RayConfig, "launcher.")],
     "tune": [("", launch.TuneSettings, "tune.")],
 }
 PAGES = {DOCS / "configuration.md": RUN_TABLES, DOCS / "sweeps.md": SWEEP_TABLES}

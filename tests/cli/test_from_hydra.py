@@ -15,7 +15,9 @@ from warprun.config import registry
 from warprun.config.compose import compose
 from warprun.errors import UserError, program
 from warprun.runs.opening import environment_modules
-from warprun.sweeps import plan, slurm
+from warprun.sweeps import launcher as launchers
+from warprun.sweeps import plan
+from warprun.sweeps.launch import LauncherConfig
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "docs" / "configuration.md").read_text().partition("## Coming from Hydra\n")[2].partition("\n## ")[0]
@@ -60,7 +62,10 @@ TOLD: dict[str, tuple[str, str]] = {
     ),
     "-m hydra/launcher=joblib": (f"hydra.launcher.n_jobs=2 {_SEEDS}", f"write `{_LOCAL}`"),
     "-m hydra/launcher=submitit_local": (_SEEDS, "write `-m seed=1,2 launcher=local`"),
-    "-m hydra/launcher=ray": (_SEEDS, "write `-m seed=1,2 launcher=local`"),
+    "-m hydra/launcher=ray": (
+        f"hydra.launcher.ray.init.address=h:1 hydra.launcher.ray.remote.num_cpus=2 {_SEEDS}",
+        "write `-m seed=1,2 launcher=ray launcher.address=h:1 launcher.cpus=2`",
+    ),
     "-m hydra/sweeper=optuna": (
         "hydra.sweeper.n_trials=3 'agent.gamma=interval(0.9,1)'",
         "write `tune 'agent.gamma=interval(0.9,1)' trials=3`",
@@ -87,9 +92,24 @@ def place(started, monkeypatch, tmp_path) -> Path:
         Path(path).write_text(text)
     monkeypatch.setattr(sweeps, "_prepare", lambda launch, first: None)
     monkeypatch.setattr(sweeps, "run_here", lambda board, todo, pool: print(f"{board.plan.folder}: {len(todo)} jobs") or 0)
-    monkeypatch.setattr(slurm, "check_program", lambda: None)
-    monkeypatch.setattr(slurm, "submit", lambda *job: "17")
+    monkeypatch.setattr(launchers, "made", lambda config, plan, trust: Nowhere(config))
     return tmp_path
+
+
+class Nowhere(launchers.Launcher):
+    """A launcher whose jobs never begin."""
+
+    def __init__(self, config: LauncherConfig) -> None:
+        self.config = config
+
+    def submit(self, jobs):
+        return ["17"] * len(jobs)
+
+    def alive(self, ids, within_s=0.0):
+        return set()
+
+    def cancel(self, ids, number=15):
+        raise NotImplementedError
 
 
 def filled(typed: str) -> list[str]:
@@ -119,7 +139,7 @@ def test_what_is_typed_in_hydra(place, capsys, typed):
 def test_the_command_that_the_line_names_works(place, capsys, monkeypatch, typed):
     if "sweeper=" in typed:
         pytest.importorskip("optuna")
-        monkeypatch.setattr("warprun.sweeps.study.run", lambda study, board, pool: None)
+        monkeypatch.setattr("warprun.sweeps.study.run", lambda *given: None)
     cli.run([*filled(typed), *shlex.split(TOLD[typed][0])])
     named = shlex.split(re.findall("write `(.+)`\n", capsys.readouterr().err)[0])
     # A study without trials has no best one: its code is 1.

@@ -36,8 +36,8 @@ def test_jobs_of_a_large_sweep_write_no_event_files_unless_they_are_told_to(
 ) -> None:
     found = plan.planned(tmp_path / "s", [[f"seed={seed}", *more] for seed in range(count)])
     assert events.added(found, found.jobs[0]) == expected
-    assert ("tensorboard=true" in events.note(found, "local")) == bool(expected)
-    assert ("one event file" in events.note(found, "slurm")) is False
+    assert ("tensorboard=true" in events.note(found, waits=True)) == bool(expected)
+    assert ("one event file" in events.note(found, waits=False)) is False
 
 
 def test_the_event_file_of_a_sweep_sums_up_the_jobs_that_have_ended(tmp_path: Path) -> None:

@@ -64,13 +64,12 @@ def made(tmp_path):
     return found
 
 
-def until(pool: Pool, count: int) -> list[plan.Job]:
-    ended: list[plan.Job] = []
+def until(pool: Pool, *jobs: plan.Job) -> list[plan.Job]:
+    """Wait until one of these jobs has ended, and return those that have."""
     limit = time.monotonic() + 60
-    while len(ended) < count and time.monotonic() < limit:
-        ended += pool.ended()
-        time.sleep(0.01)
-    return ended
+    while len(alive := pool.alive([str(job.number) for job in jobs], 0.01)) == len(jobs) and time.monotonic() < limit:
+        pass
+    return [job for job in jobs if str(job.number) not in alive]
 
 
 def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
@@ -78,10 +77,11 @@ def test_gpus_are_dealt_out_in_turn_and_cores_divided(made, monkeypatch):
     monkeypatch.setattr(local, "free_cuda_memory", lambda number: 2**34)
     one = Pool(made.folder, 3, {"auto"}, fake_jobs.train, lambda: 2**30)
     assert one.describe().endswith("2 on GPU 0, 1 on GPU 1 at a time (each needs up to 1.0 GiB; free: GPU 0 16.0 GiB, GPU 1 16.0 GiB)")
-    for job in (made.jobs[0], made.jobs[1], made.jobs[3]):
-        one.start(job)
-    assert one.is_full
-    until(one, 3)
+    three = [made.jobs[n] for n in (0, 1, 3)]
+    assert one.submit(three) == ["0", "1", "3"]
+    while three:
+        ended = until(one, *three)
+        three = [job for job in three if job not in ended]
     said = [(made.jobs[n].folder / "attempt1").read_text().rsplit(" ", 1) for n in (0, 1, 3)]
     assert [gpu for _, gpu in said] == ["0", "1", "0"]
     assert [cores for cores, _ in said] == [str(share) for share in local.share_cores(3)]
@@ -110,13 +110,12 @@ def test_as_many_jobs_share_a_gpu_as_its_memory_has_room_for(made, monkeypatch, 
 def test_a_job_that_waits_for_ever_is_stopped(made):
     one = Pool(made.folder, 2, {"cpu"}, fake_jobs.train, unasked)
     waits = made.jobs[2]
-    one.start(waits)
-    one.start(made.jobs[0])
-    assert until(one, 1) == [made.jobs[0]]
+    one.submit([waits, made.jobs[0]])
+    assert until(one, waits, made.jobs[0]) == [made.jobs[0]]
     while not (waits.folder / "attempt1").exists():
         time.sleep(0.01)
-    one.stop(signal.SIGTERM)
-    assert until(one, 1) == [waits]
+    one.cancel([str(waits.number)])
+    assert until(one, waits) == [waits]
     assert table.state_of(waits).state == "failed" and table.state_of(made.jobs[0]).state == "finished"
 
 
@@ -126,8 +125,8 @@ def trained(folder: Path, devices: set[str], seeds: Sequence[int]) -> tuple[list
     plan.claimed(made, folder.parent).release()
     one = Pool(made.folder, 1, devices, fake_jobs.train, unasked)
     for job in made.jobs:
-        one.start(job)
-        assert until(one, 1) == [job]
+        one.submit([job])
+        assert until(one, job) == [job]
     one.close()
     return [(job.folder / "process").read_text() for job in made.jobs], [table.state_of(job).state for job in made.jobs]
 
@@ -148,12 +147,12 @@ def test_jobs_of_the_cuda_simulator_have_processes_of_their_own(tmp_path):
 def test_signals_of_a_terminal_reach_workers_but_not_the_server_that_forks_them(made):
     """The server has them blocked from its first import on, so a Ctrl-C never ends it with a traceback."""
     pool = Pool(made.folder, 1, {"cpu"}, fake_jobs.train, unasked)
-    pool.start(made.jobs[0])
+    pool.submit(made.jobs[:1])
     worker = pool._slots[0].worker.process.pid
     server = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]
     masks = dict(line.split(":\t") for line in Path(f"/proc/{server}/status").read_text().splitlines() if line.startswith("Sig"))
     assert all(int(masks["SigBlk"], 16) >> (number - 1) & 1 for number in signals.SIGNALS)
-    assert until(pool, 1) and (made.jobs[0].folder / "blocked").read_text() == ""
+    assert until(pool, made.jobs[0]) and (made.jobs[0].folder / "blocked").read_text() == ""
     pool.close()
 
 
@@ -163,20 +162,19 @@ def test_a_server_that_is_gone_after_a_signal_is_no_error(made, monkeypatch, num
     monkeypatch.setattr(pool, "_hired", Mock(side_effect=EOFError("unexpected EOF")))
     monkeypatch.setattr(signals.requests, "number", number)
     with nullcontext() if number else pytest.raises(EOFError):
-        pool.start(made.jobs[0])
-        assert pool.running == []
+        assert pool.submit(made.jobs[:1]) == [] and pool.alive(["0"]) == set()
 
 
 def test_a_worker_that_is_killed_while_it_waits_is_replaced(made):
     one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train, unasked)
-    one.start(made.jobs[0])
-    assert until(one, 1) == [made.jobs[0]]
+    one.submit(made.jobs[:1])
+    assert until(one, made.jobs[0])
     process = int((made.jobs[0].folder / "process").read_text())
     os.kill(process, signal.SIGKILL)
     while one._slots[0].worker and one._slots[0].worker.process.exitcode is None:
         time.sleep(0.01)
-    one.start(made.jobs[1])
-    assert until(one, 1) == [made.jobs[1]] and table.state_of(made.jobs[1]).state == "finished"
+    one.submit(made.jobs[1:2])
+    assert until(one, made.jobs[1]) and table.state_of(made.jobs[1]).state == "finished"
     one.close()
 
 

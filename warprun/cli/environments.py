@@ -20,7 +20,7 @@ from warprun.config.external import BY_ID
 from warprun.config.registry import import_environment, is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Environment
-from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, nearest, printable, program
+from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, check_one_of, nearest, printable, program
 from warprun.files import make_folder
 from warprun.kernels.driver import prepare
 from warprun.runs.records.terminal import table_console
@@ -123,7 +123,9 @@ def check(arguments: Sequence[str]) -> int:
     return FAILED if any(finding.verdict == "failed" for finding in found) else DONE
 
 
-SCRIPTS = Path(__file__).parents[1] / "slurm"
+SCRIPTS, BATCH = Path(__file__).parents[1] / "slurm", Path(__file__).parents[1] / "batch"
+"""The scripts of SLURM, and the parts of those of other batch systems: the beginning of each, and train.sh, which they share."""
+SYSTEMS = ("slurm", "pbs", "lsf", "flux")
 
 
 @dataclass
@@ -131,16 +133,23 @@ class _ScriptsSettings:
     """The settings of `warprun scripts`."""
 
     overwrite: bool = False
+    system: str | None = None
+    """Batch system; null: the one that the folder is called, else slurm."""
 
 
 def scripts(arguments: Sequence[str]) -> int:
-    """Copy the SLURM scripts to a folder, where they can be changed, and print their paths. Raises UserError; then nothing is copied."""
+    """Copy batch scripts to a folder, where they can be changed, and print their paths. Raises UserError; then nothing is copied."""
     settings = _ScriptsSettings()
     names = read_settings("scripts", settings, arguments)
     if len(names) != 1:
         raise UserError("scripts takes the folder to copy to, such as `warprun scripts slurm`")
     folder = Path(names[0])
-    copies = {folder / script.name: script.read_bytes() for script in sorted(SCRIPTS.glob("*.sbatch"))}
+    system = settings.system or (folder.name if folder.name in SYSTEMS else "slurm")
+    check_one_of("system", system, SYSTEMS)
+    if system == "slurm":
+        copies = {folder / script.name: script.read_bytes() for script in sorted(SCRIPTS.glob("*.sbatch"))}
+    else:
+        copies = {folder / f"train.{system}": b"".join((BATCH / f"{part}.sh").read_bytes() for part in (system, "train"))}
     try:
         changed = [copy for copy, content in copies.items() if copy.exists() and copy.read_bytes() != content]
         if changed and not settings.overwrite:

@@ -27,7 +27,10 @@ _SWEEPER = "plugins of Hydra do not search here: `warprun tune` searches with Op
 _NO_EFFECT = "settings of Hydra itself have no effect here (docs/configuration.md#coming-from-hydra)"
 INSTEAD: dict[str, tuple[str, str]] = {
     r"hydra/launcher=submitit_slurm": ("launcher=slurm", _LAUNCHER),
+    r"hydra/launcher=ray(_aws)?": ("launcher=ray", _LAUNCHER),
     r"hydra/launcher=.*": ("launcher=local", _LAUNCHER),
+    r"hydra\.launcher\.ray\.init\.address=(.*)": (r"launcher.address=\1", _LAUNCHER),
+    r"hydra\.launcher\.ray\.remote\.num_(cpu|gpu)s=(.*)": (r"launcher.\1s=\2", _LAUNCHER),
     r"hydra\.launcher\.n_jobs=(.*)": (r"launcher.workers=\1", _LAUNCHER),
     r"hydra\.launcher\.(partition|account|gres|setup)=(.*)": (r"launcher.\1=\2", _LAUNCHER),
     r"hydra\.launcher\.timeout_min=(.*)": (r"launcher.time=\1", _LAUNCHER),

@@ -8,10 +8,11 @@ HELP = """\
 warprun: reinforcement learning at very high data throughput, for environments that are scientific simulations
 
   warprun [train] [GROUP=NAME ...] [KEY=VALUE ...]     train an agent; makes a run folder under outputs/
-  warprun -m KEY=VALUE,VALUE ... [sweep_dir=FOLDER] [launcher=local|slurm] [launcher.workers=2]
-                                                       train every combination: on this machine, or as a SLURM job array; the same
-                                                       command over the same folder continues what is not finished
+  warprun -m KEY=VALUE,VALUE ... [sweep_dir=FOLDER] [launcher=local|slurm|submitit|psij|ray] [launcher.workers=2]
+                                                       train every combination: on this machine, as a SLURM job array, or by another
+                                                       engine; the same command over the same folder continues what is not finished
   warprun status [SWEEP|latest] [every_s=2]            the jobs of a sweep
+  warprun cancel [SWEEP|latest] [trust=true]           end the jobs of a sweep that no command waits for
   warprun tune 'KEY=interval(LOW,HIGH)' ... [trials=50] [pruner=median|asha|none] [sweep_dir=FOLDER] [launcher.workers=2]
                                                        search good settings with Optuna
   warprun resume=RUN|latest [KEY=VALUE ...] [trust=true]
@@ -38,7 +39,8 @@ warprun: reinforcement learning at very high data throughput, for environments t
                  [columns=NAME,...] [into=PAGE.md:MARK]
                                                        compare runs: tables and figures with intervals over seeds, as one page
   warprun data ENV                                     fetch and check the data that an environment needs
-  warprun scripts FOLDER [overwrite=false]             copy the SLURM scripts of warprun to a folder
+  warprun scripts FOLDER [system=slurm|pbs|lsf|flux] [overwrite=false]
+                                                       copy the batch scripts of warprun to a folder, such as slurm or pbs
 
 Groups (including your own files ./conf/GROUP/NAME.yaml)
 {groups}

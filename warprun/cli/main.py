@@ -33,7 +33,8 @@ VERBS = {
     "data": "warprun.cli.environments:data",
     "scripts": "warprun.cli.environments:scripts",
     "job": "warprun.cli.job:job",
-    "status": "warprun.cli.sweeps:status",
+    "status": "warprun.cli.status:status",
+    "cancel": "warprun.cli.status:cancel",
     "tune": "warprun.cli.sweeps:tune",
 }
 """Verb -> module and function, which takes the arguments after the verb and returns the exit code; imported when it is asked for."""

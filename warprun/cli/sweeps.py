@@ -8,16 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.live import Live
-
 from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
-from warprun.cli.settings import one_run, read_settings
 from warprun.config.cadence import AUTO as AUTOMATIC
 from warprun.config.compositions import Compositions
 from warprun.config.memory_estimate import most_on_gpu
@@ -25,12 +21,14 @@ from warprun.config.overrides import AUTO, MAX_RUNS, MAX_RUNS_EVER, refuse_plus,
 from warprun.config.schema import Config, is_open
 from warprun.errors import UserError, counted, nearest, one_line, printable, program, shown, similar, typed
 from warprun.processes import usable_cores
-from warprun.runs import rundir, signals
+from warprun.run_folder import JOBS
 from warprun.runs.records.terminal import table_console
 from warprun.runs.rundir import Held
-from warprun.sweeps import events, local, plan, slurm
+from warprun.sweeps import events, local, plan, view
+from warprun.sweeps import launcher as launchers
 from warprun.sweeps.launch import LaunchConfig, LocalConfig, SlurmConfig, taken_launch
-from warprun.sweeps.local import Pool, rows_of
+from warprun.sweeps.launcher import Launcher, Running
+from warprun.sweeps.local import Pool
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.spaces import default_space
 from warprun.sweeps.table import Board
@@ -45,28 +43,39 @@ SETTLE_S = 15.0
 def sweep(overrides: Sequence[str]) -> int:
     """Check every run that `overrides` describe, then train those that are not done; return the exit code. Raises UserError."""
     launch, given, configs, found = _planned(overrides, _prepare)
-    if isinstance(launch.launcher, SlurmConfig):
-        slurm.check_program()
+    launcher = None if isinstance(launch.launcher, LocalConfig) else launchers.made(launch.launcher, found, launch.trust)
     with held(found, configs[0]) as lock:
         board = Board.of(found)
-        if isinstance(launch.launcher, LocalConfig):
+        if launcher is None or not launcher.outlasts:
             _settle(board)
         todo = [job for job, state in zip(found.jobs, board.states, strict=True) if not state.is_done and state.state != "running"]
-        said = (f"{printable(found.folder, 1000)}: {board.title()}", events.note(found, launch.launcher.name))
+        waits = launcher is None or launcher.size is not None
+        said = (f"{printable(found.folder, 1000)}: {board.title()}", events.note(found, waits))
         print("\n".join(filter(None, said)), flush=True)
-        if isinstance(launch.launcher, SlurmConfig):
-            try:
-                return _submit(found, todo, launch.launcher, launch.trust)
-            except UserError:
-                plan.discard(lock, Path(configs[0].output_root))
-                raise
-        devices = {config.device for config in configs} if given else _devices(found)
         if not todo:
-            return finish(board)
-        on_cpu = min(usable_cores(), len(todo)) if launch.population else 1
-        train = partial(train_job, trusted=launch.trust or not found.seal)
-        needs = partial(most_on_gpu, configs) if given else partial(_most_on_gpu, found, todo)
-        return run_here(board, todo, Pool(found.folder, launch.launcher.workers, devices, train, needs, on_cpu))
+            if waits:
+                return finish(board)
+            print("nothing is left to do")
+            return DONE
+        if launcher is None:
+            launcher = _pool(launch, given, configs, found, todo)
+        else:
+            launchers.require_ended(found, launch.trust)
+        try:
+            return run_here(board, todo, launcher) if launcher.size else _submit(found, todo, launcher)
+        except UserError:
+            if not (found.folder / JOBS).exists() and launchers.submitted(found.folder) is None:
+                plan.discard(lock, Path(configs[0].output_root))
+            raise
+
+
+def _pool(launch: LaunchConfig, given: Sequence[str], configs: Sequence[Config], found: Plan, todo: Sequence[Job]) -> Pool:
+    """Return the launcher `local` of a sweep."""
+    devices = {config.device for config in configs} if given else _devices(found)
+    on_cpu = min(usable_cores(), len(todo)) if launch.population else 1
+    train = partial(train_job, trusted=launch.trust or not found.seal)
+    needs = partial(most_on_gpu, configs) if given else partial(_most_on_gpu, found, todo)
+    return Pool(found.folder, launch.launcher.workers, devices, train, needs, on_cpu)
 
 
 def show_first(overrides: Sequence[str], flags: Sequence[str]) -> int:
@@ -132,15 +141,17 @@ def _most_on_gpu(found: Plan, todo: Sequence[Job]) -> int:
     return most_on_gpu(configs)
 
 
-def run_here(board: Board, todo: Sequence[Job], pool: Pool) -> int:
-    """Train jobs on this machine; print their table and what to do next; return the exit code."""
-    print(pool.describe(), flush=True)
+def run_here(board: Board, todo: Sequence[Job], launcher: Launcher) -> int:
+    """Train jobs and wait for them; print their table and what to do next; return the exit code."""
+    print(launcher.describe(), flush=True)
     try:
-        local.run(board, todo, pool)
+        view.run(board, todo, Running(launcher, board.plan.folder))
     except KeyboardInterrupt:
         close(board)
         print(f"continue: {program()} -m sweep_dir={typed(board.plan.folder)}", flush=True)
         raise
+    finally:
+        launcher.close()
     return finish(board)
 
 
@@ -174,13 +185,15 @@ def _return(board: Board, job: Job) -> float:
     return float("-inf") if returned is None or returned != returned else returned
 
 
-def _submit(found: Plan, todo: Sequence[Job], launcher: SlurmConfig, trusted: bool) -> int:
-    if not todo:
-        print("nothing is left to do")
-        return DONE
-    number = slurm.submit(found, todo, launcher, trusted or not found.seal)
-    print(f"submitted job array {number}: {len(todo)} tasks\n  {program()} status {typed(found.folder)}\n  scancel {number}", flush=True)
-    return DONE
+def _submit(found: Plan, todo: Sequence[Job], launcher: Launcher) -> int:
+    """Submit jobs, print what follows, and return the exit code. Raises UserError if none can be submitted."""
+    ids = launcher.submit(todo)
+    launchers.note(launcher, found.folder, {job.number: id for job, id in zip(todo, ids, strict=False)})
+    what, how = launcher.told(ids, found.folder)
+    print(f"submitted {what}\n  {program()} status {typed(found.folder)}\n  {how}", flush=True)
+    if len(ids) < len(todo):
+        print(f"the queue takes no more: {len(todo) - len(ids):,} jobs are left for the same command later", file=sys.stderr)
+    return DONE if len(ids) == len(todo) else FAILED
 
 
 def refuse(given: Sequence[str]) -> None:
@@ -246,7 +259,7 @@ def tune(arguments: Sequence[str]) -> int:
     overrides = [f"tune.{argument}" if argument.partition("=")[0] in SHORT else argument for argument in arguments]
     launch, given = taken_launch(overrides)
     refuse(given)
-    if not isinstance(launch.launcher, LocalConfig):
+    if isinstance(launch.launcher, SlurmConfig):
         raise UserError(f"launcher={launch.launcher.name}: tune starts its trials on this machine; start it within a job of the cluster")
     try:
         from warprun.sweeps import study as studies
@@ -261,6 +274,9 @@ def tune(arguments: Sequence[str]) -> int:
         space = space._replace(fixed=[*space.fixed, studies.EVERY_TENTH])
     in_rounds = {"tune.sampler": "pbt", "tune.members": str(settings.members)} if settings.sampler == "pbt" else {}
     found = plan.studied(sweep_folder(launch, configs[0]), space.text | in_rounds, launch.trust)
+    launcher = None if isinstance(launch.launcher, LocalConfig) else launchers.made(launch.launcher, found, launch.trust)
+    if launcher and not launcher.size:
+        raise UserError(f"launcher={launch.launcher.name}: tune waits for its trials; say how many at a time, launcher.workers=N")
     with held(found, configs[0]):
         study: Search
         if in_rounds:
@@ -270,13 +286,15 @@ def tune(arguments: Sequence[str]) -> int:
             study = studies.Study(found, space, settings, configs[0].eval.group)
             work = f"{settings.trials} trials" + (f", {settings.minutes:g} minutes" if settings.minutes else "")
         board = Board.of(found)
-        train = partial(train_job, trusted=launch.trust or not found.seal)
-        devices = {config.device for config in configs}
-        pool = Pool(found.folder, launch.launcher.workers, devices, train, partial(most_on_gpu, configs))
-        print(f"{printable(found.folder, 1000)}: {work}, {pool.describe()}", flush=True)
+        if launcher is None:
+            launcher = _pool(launch, given, configs, found, [])
+        else:
+            launchers.require_ended(found, launch.trust)
+        print(f"{printable(found.folder, 1000)}: {work}, {launcher.describe()}", flush=True)
         try:
-            studies.run(study, board, pool, settings.minutes or math.inf)
+            studies.run(study, board, Running(launcher, found.folder), settings.minutes or math.inf)
         finally:
+            launcher.close()
             board.refresh()
             with suppress(OSError):
                 table_console().print(board.table())
@@ -313,44 +331,3 @@ def _next(best: plan.Job | None, settings: str) -> list[str]:
         f"  {program()} eval {typed(best.run)}",
         f"  mkdir -p conf/experiment && cp {file} conf/experiment/best.yaml && {program()} -m experiment=best 'seed=range(0,8)'",
     ]
-
-
-@dataclass
-class _StatusSettings:
-    """The settings of `warprun status`."""
-
-    every_s: float = 2.0
-    output_root: str = "outputs"
-
-
-def status(arguments: Sequence[str]) -> int:
-    """Print the table of a sweep, in a terminal until all jobs have ended; return FAILED if a job failed. Raises UserError."""
-    settings = _StatusSettings()
-    named = one_run("status", read_settings("status", settings, arguments))
-    if not settings.every_s >= 0.1:
-        raise UserError(f"every_s={settings.every_s} must be at least 0.1")
-    folder = plan.latest(Path(settings.output_root)) if named in ("", "latest") else Path(named)
-    board = Board.of(plan.read(folder))
-    console = table_console()
-    if console.is_terminal and _goes_on(board):
-        with Live(console=console, auto_refresh=False, transient=True) as live, signals.flagged(), signals.requests.deferred():
-            while _goes_on(board) and signals.requests.number is None:
-                live.update(board.table(rows_of(console)), refresh=True)
-                _sleep(settings.every_s)
-                board = Board.of(plan.read(folder)) if board.plan.search is not None else board  # a study grows
-                board.refresh()
-    console.print(board.table())
-    return FAILED if board.counts.get("failed", 0) else DONE
-
-
-def _goes_on(board: Board) -> bool:
-    """Return whether a job runs, or waits for somebody who starts it."""
-    started = rundir.is_running(board.plan.folder) or (board.plan.folder / slurm.FOLDER / slurm.SUBMITTED).exists()
-    return "running" in board.counts or (started and "waiting" in board.counts)
-
-
-def _sleep(seconds: float) -> None:
-    """Wait, but no longer than until a signal."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and signals.requests.number is None:
-        time.sleep(min(0.1, seconds))

@@ -46,7 +46,7 @@ GROUPS = {
 }
 """Config group -> what it is called in messages."""
 ONLY_REFERENCES = "${...} can name another key, such as ${n_envs}; functions such as ${oc.env:...} are not called"
-FREE = ("env.params", "env.randomize", "env.options", "env.kwargs", "agent.groups", "agent.network.kwargs")
+FREE = ("env.params", "env.randomize", "env.options", "env.kwargs", "agent.groups", "agent.network.kwargs", "launcher.options")
 """Dicts whose keys are not part of the schema, so Hydra requires a `+` before each."""
 PATHS = ("run_dir", "output_root", "sweep_dir", "resume")
 """Settings whose value is a path as the shell passes it, whatever characters it has; null and a value in quotes are read by Hydra."""

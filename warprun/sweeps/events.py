@@ -31,11 +31,14 @@ def added(plan: Plan, job: Job) -> list[str]:
     return [f"{SETTING}false"] if is_large and not any(override.startswith(SETTING) for override in job.overrides) else []
 
 
-def note(plan: Plan, launcher: str) -> str:
-    """Return one line on the event files of a sweep whose jobs write none of their own; empty for others."""
+def note(plan: Plan, waits: bool) -> str:
+    """Return one line on the event files of a sweep whose jobs write none of their own; empty for others.
+
+    `waits`: whether the command waits for the jobs, and writes one in the sweep folder.
+    """
     if not any(added(plan, job) for job in plan.jobs):
         return ""
-    first = f"one event file in the sweep folder for all {len(plan.jobs):,} jobs" if launcher == "local" else "jobs write no event files"
+    first = f"one event file in the sweep folder for all {len(plan.jobs):,} jobs" if waits else "jobs write no event files"
     later = f"{program()} report {typed(plan.folder)} tensorboard=true"
     return f"TensorBoard: {first}; each writes its own with log.tensorboard=true, or later by `{later}`"
 

@@ -69,6 +69,58 @@ class SlurmConfig(LauncherConfig):
 
 
 @dataclass
+class SubmititConfig(LauncherConfig):
+    name: str = "submitit"
+    """Jobs by submitit, on SLURM or as processes of this machine."""
+    executor: str = "local"
+    """Where jobs run: local, processes of this machine, or slurm."""
+    workers: int | None = None
+    """Jobs at a time, for which the command waits; null: 1 with executor=local, else all at once, and the command returns."""
+    minutes: float = 240.0
+    """Time limit of a job. One that takes longer is queued again by submitit and continues from its checkpoint."""
+    cpus: int = 1
+    """Cores of a job."""
+    gpus: int = 0
+    """GPUs of a job."""
+    options: dict[str, int | float | str] = field(default_factory=dict)
+    """Further parameters of submitit, such as {slurm_partition: gpu, mem_gb: 16}."""
+
+
+@dataclass
+class PsijConfig(LauncherConfig):
+    name: str = "psij"
+    """Jobs by PSI/J, each a job of a batch system, or a process of this machine."""
+    executor: str = "local"
+    """Executor of PSI/J: local, slurm, pbs, pbs_classic, lsf, cobalt or flux."""
+    workers: int | None = None
+    """Jobs at a time, for which the command waits; null: 1 with executor=local, else all at once, and the command returns."""
+    queue: str | None = None
+    """Queue, or partition; null: that of the cluster."""
+    account: str | None = None
+    """Account, or project, that is charged; null: that of the user."""
+    minutes: float = 240.0
+    """Time limit of a job. The same command later continues one that took longer."""
+    cpus: int = 1
+    """Cores of a job."""
+    gpus: int = 0
+    """GPUs of a job."""
+    options: dict[str, int | float | str] = field(default_factory=dict)
+    """Further options of the batch system, such as {pbs.k: oe}, with its name before each."""
+
+
+@dataclass
+class RayConfig(LauncherConfig):
+    name: str = "ray"
+    """Tasks of a Ray cluster that runs, for which the command waits."""
+    address: str = "auto"
+    """Address of the cluster, such as 10.0.0.1:6379; auto: the one of this machine."""
+    cpus: int = 1
+    """Cores of a job."""
+    gpus: float = 0.0
+    """GPUs of a job; 0.5: two jobs share one."""
+
+
+@dataclass
 class SweepSettings:
     yes: bool = False
     """Allow more than 10,000 jobs."""
@@ -115,7 +167,13 @@ class LaunchConfig:
     """The study of `warprun tune`."""
 
 
-LAUNCHERS: dict[str, type[LauncherConfig]] = {"local": LocalConfig, "slurm": SlurmConfig}
+LAUNCHERS: dict[str, type[LauncherConfig]] = {
+    "local": LocalConfig,
+    "slurm": SlurmConfig,
+    "submitit": SubmititConfig,
+    "psij": PsijConfig,
+    "ray": RayConfig,
+}
 TRUST = "trust"
 KEYS = ("launcher", "population", "sweep_dir", "sweep", "tune")
 """First parts of the keys of these settings."""
@@ -149,8 +207,15 @@ def _check(config: LaunchConfig) -> None:
     launcher, tune = config.launcher, config.tune
     require(type(launcher) in LAUNCHERS.values(), "launcher: its file must begin with a schema, such as /slurm_schema@_here_")
     require(config.sweep_dir is None or bool(config.sweep_dir.strip()), "sweep_dir must be the path of a folder")
-    if isinstance(launcher, LocalConfig):
+    if isinstance(launcher, LocalConfig | SubmititConfig | PsijConfig):
         check_range("launcher.workers", launcher.workers, 1, MOST_WORKERS, f"{MOST_WORKERS:,}")
+    if isinstance(launcher, SubmititConfig | PsijConfig | RayConfig):
+        check_range("launcher.cpus", launcher.cpus, 1, 4096, "4,096")
+        require(0 <= launcher.gpus <= 64, f"launcher.gpus={launcher.gpus:g} must be from 0 to 64")
+    if isinstance(launcher, SubmititConfig):
+        check_one_of("launcher.executor", launcher.executor, ("local", "slurm"))
+    if isinstance(launcher, SubmititConfig | PsijConfig):
+        require(1 <= launcher.minutes <= 525_600, f"launcher.minutes={launcher.minutes:g} must be from 1 to 525,600, a year")
     if isinstance(launcher, SlurmConfig):
         _check_slurm(launcher)
     check_range("population", config.population, 1, 1_000_000, "1,000,000")

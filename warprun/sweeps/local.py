@@ -8,108 +8,23 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from rich.live import Live
-
 from warprun.config.memory_estimate import size_text
-from warprun.errors import counted, printable
+from warprun.errors import counted
 from warprun.kernels.driver import free_cuda_memory, visible_gpus, why_no_cuda
 from warprun.processes import share_of_cores
 from warprun.runs import rundir, signals
-from warprun.runs.records.terminal import PlainConsole, table_console
-from warprun.sweeps.events import Summary
+from warprun.sweeps.launcher import Launcher, write_end
 from warprun.sweeps.plan import Job
-from warprun.sweeps.table import Board
 
 LOOK_S = 0.05
-"""Seconds between two looks at the processes."""
-DRAW_S = 1.0
-"""Seconds between two looks at the records of running jobs."""
-
-
-class View:
-    """The view of running jobs: a table that changes in a terminal, else a line for every job that ends."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._console = table_console()
-        self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal else None
-        self._next_s = 0.0
-        self._summary = Summary(board)
-
-    @contextmanager
-    def open(self) -> Iterator[View]:
-        """Show the view in this context."""
-        try:
-            if self._live:
-                self._live.start()
-            yield self
-        finally:
-            if self._live:
-                self._live.stop()
-            self._summary.close()
-
-    def message(self, text: str) -> None:
-        """Print a line; the reader may have gone."""
-        with suppress(OSError):
-            self._console.sentence(printable(text, 1000))
-
-    def draw(self, running: Sequence[Job]) -> None:
-        """Draw the table again if it is due."""
-        if self._live and time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + DRAW_S
-            self._board.refresh(running)
-            with suppress(OSError):
-                self._live.update(self._board.table(rows_of(self._console)), refresh=True)
-
-    def ended(self, job: Job) -> None:
-        """Print how a job has ended, a failed one on standard error, and add it to the summary for TensorBoard."""
-        self._board.refresh([job])
-        self._summary.add()
-        state = self._board.states[job.number]
-        if state.state == "failed":
-            line = printable(f"{self._board.names[job.number]}: {state.error}", 1000)
-            with suppress(OSError):
-                print(f"warprun: error: {line}", file=sys.stderr, flush=True)
-        if not self._live:
-            self.message(self._board.line(job))
-
-
-def rows_of(console: PlainConsole) -> int:
-    """Return the number of jobs that a table in this terminal has room for."""
-    return max(3, console.height - 8)
-
-
-def run(board: Board, jobs: Sequence[Job], pool: Pool) -> None:
-    """Train jobs until all have ended. After a signal all running ones save a checkpoint; then KeyboardInterrupt is raised."""
-    waiting, stopped = deque(jobs), False
-    with View(board).open() as view, signals.flagged(), signals.requests.deferred():
-        while waiting or pool.running:
-            for job in pool.ended():
-                view.ended(job)
-            number = signals.requests.number
-            if number is not None and not stopped:
-                stopped = True
-                waiting.clear()
-                view.message(f"{signals.explain(number)}: {len(pool.running)} jobs save checkpoints and end")
-                pool.stop(number)
-            while waiting and not pool.is_full:
-                pool.start(waiting.popleft())
-            view.draw(pool.running)
-            pool.wait(LOOK_S)
-        pool.close()
-        if stopped:
-            raise KeyboardInterrupt
-
-
+"""Seconds between two looks of a worker for a job."""
 Train = Callable[[str, int], int]
 """Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
 PRELOADED = "warprun.sweeps.preloaded"
@@ -188,13 +103,15 @@ class Shared:
         return f"{counts} at a time{memory}{less}"
 
 
-class Pool:
+class Pool(Launcher):
     """At most `workers` jobs at a time, each in the process of a worker: if it is killed, the others go on, and another takes its place.
 
     A worker keeps what all jobs need, such as compiled kernels, so a job after its first begins in a fraction of the time. It ends with a
     job that does not end well. The processes belong to the process group of this one. If this process ends, they save a checkpoint and
     end too.
     """
+
+    outlasts = False
 
     def __init__(
         self,
@@ -227,16 +144,6 @@ class Pool:
         """The number of jobs at a time."""
         return len(self._slots)
 
-    @property
-    def running(self) -> list[Job]:
-        """The jobs that are being trained."""
-        return [slot.job for slot in self._slots if slot.job]
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no other job can start now."""
-        return len(self.running) == self.size
-
     def describe(self) -> str:
         """Return one line that says how cores and GPUs are shared."""
         gpus = [slot.gpu for slot in self._slots if slot.gpu is not None]
@@ -247,22 +154,28 @@ class Pool:
         on_gpus = str(self._shared) if self._shared else f"GPUs {', '.join(gpus)} in turn" if gpus else ""
         return ", ".join(filter(None, (f"{counted(self.size, 'worker')} with {shares}{each}", on_gpus)))
 
-    def start(self, job: Job) -> None:
-        """Train a job in a free slot."""
+    def submit(self, jobs: Sequence[Job]) -> list[str]:
+        """Train jobs in free slots; there are enough."""
+        return [str(job.number) for job in jobs if self._start(job)]
+
+    def _start(self, job: Job) -> bool:
+        """Train a job in a free slot; return False if a signal has ended the server that forks workers."""
         slot = next(slot for slot in self._slots if slot.job is None)
         slot.job = job
         if slot.worker is not None:
             with suppress(OSError):  # it was killed while it waited
                 slot.worker.jobs.send(job.number)
-                return
+                return True
             _end(slot)
         try:
             slot.worker = self._hired(slot)
             slot.worker.jobs.send(job.number)
-        except EOFError:  # the server that forks workers was killed
+            return True
+        except EOFError:
             if signals.requests.number is None:
                 raise
             slot.job = None
+            return False
 
     def _hired(self, slot: _Slot) -> _Worker:
         """Return a new worker for a slot."""
@@ -275,36 +188,27 @@ class Pool:
         its_orders.close()
         return _Worker(process, jobs, orders)
 
-    def ended(self) -> list[Job]:
-        """Return the jobs that have ended since the last call. One that could not write its own end has failed."""
-        jobs = []
+    def alive(self, ids: Sequence[str], within_s: float = 0.0) -> set[str]:
+        """Return which jobs have not ended. One that could not write its own end has failed."""
+        workers = [slot.worker for slot in self._slots if slot.worker and slot.job]
+        wait([*(worker.jobs for worker in workers), *(worker.process.sentinel for worker in workers)], within_s)
         for slot in self._slots:
             if slot.job is None or slot.worker is None:
                 continue
             if _has_answered(slot.worker):
-                jobs.append(slot.job)
                 slot.job = None
                 if not self._keeps_workers:
                     _end(slot)
             elif slot.worker.process.exitcode is not None:
                 _write_end(slot.job, slot.worker.process.exitcode)
-                jobs.append(slot.job)
                 slot.job = None
                 _end(slot)
-        return jobs
+        return {str(slot.job.number) for slot in self._slots if slot.job}
 
-    def wait(self, most_s: float) -> None:
-        """Wait until a job has ended, but no longer than `most_s` seconds."""
-        workers = [slot.worker for slot in self._slots if slot.worker and slot.job]
-        if workers:
-            wait([*(worker.jobs for worker in workers), *(worker.process.sentinel for worker in workers)], most_s)
-        else:
-            time.sleep(most_s)
-
-    def stop(self, number: int, jobs: Sequence[Job] | None = None) -> None:
-        """Ask running jobs, or only some, to save a checkpoint and end, as by the signal `number`."""
+    def cancel(self, ids: Sequence[str], number: int = signal.SIGTERM) -> None:
+        """Let running jobs save a checkpoint and end."""
         for slot in self._slots:
-            if slot.job and slot.worker and (jobs is None or slot.job in jobs):
+            if slot.job and slot.worker and str(slot.job.number) in ids:
                 with suppress(OSError):  # it has just ended
                     slot.worker.orders.send(number)
 
@@ -389,12 +293,6 @@ def _obey(orders: Connection) -> None:
 
 def _write_end(job: Job, code: int) -> None:
     """Write the end of a job whose process did not: it was killed, or could not begin."""
-    status = rundir.read_status(job.folder)
-    if code == 0 and not status:  # a signal came before the job began
-        return
-    if status.get("state") in rundir.STATES:  # killed is none of them; one that is running is held by a process of somebody else
-        return
-    why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"its process ended with code {code}; see {job.log}"
-    with suppress(OSError):
-        job.folder.mkdir(parents=True, exist_ok=True)
-        rundir.write_status(job.folder, {**status, "state": "failed", "error": why, "exit_code": code})
+    if code or rundir.read_status(job.folder):  # else a signal came before the job began
+        why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"its process ended with code {code}; see {job.log}"
+        write_end(job, why, exit_code=code)

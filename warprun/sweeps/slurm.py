@@ -3,56 +3,84 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from warprun.errors import UserError, printable
-from warprun.files import read_json, write_atomic
+from warprun.files import write_atomic
 from warprun.sweeps.launch import SlurmConfig
+from warprun.sweeps.launcher import Launcher
 from warprun.sweeps.plan import Job, Plan
 
 FOLDER = "slurm"
-SCRIPT, SUBMITTED = "array.sbatch", "submitted.json"
+SCRIPT = "array.sbatch"
 ANSWER_S = 60
 """Seconds in which sbatch and squeue must answer."""
 
 
-def check_program() -> None:
-    """Raise UserError if jobs cannot be submitted from here."""
-    if shutil.which("sbatch") is None:
-        raise UserError("launcher=slurm: there is no sbatch here; call the command on a login node, or write launcher=local")
+class Slurm(Launcher):
+    """One job array, whose number is the id of all its jobs."""
+
+    def __init__(self, config: SlurmConfig, plan: Plan, trust: bool) -> None:
+        """Raise UserError if jobs cannot be submitted from here."""
+        if shutil.which("sbatch") is None:
+            raise UserError("launcher=slurm: there is no sbatch here; call the command on a login node, or write launcher=local")
+        self._config, self._plan, self._trust = config, plan, trust
+
+    def submit(self, jobs: Sequence[Job]) -> list[str]:
+        """Write the script of the array and submit it. Raises UserError."""
+        path = self._plan.folder / FOLDER / SCRIPT
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, script(self._plan, jobs, self._config, self._trust).encode())
+        path.chmod(0o755)
+        try:
+            done = subprocess.run(
+                ["sbatch", "--parsable", str(path)], cwd=self._plan.working_folder, capture_output=True, text=True, timeout=ANSWER_S
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise UserError(f"sbatch does not answer: {printable(error)}; {path} is the script") from None
+        if done.returncode:
+            raise UserError(f"sbatch refuses the job array: {printable(done.stderr.strip() or done.stdout.strip())}")
+        return [done.stdout.strip().split(";")[0]] * len(jobs)
+
+    def alive(self, ids: Sequence[str], within_s: float = 0.0) -> set[str]:
+        """Return the array if SLURM says that it has tasks left."""
+        time.sleep(within_s)
+        return queued(ids)
+
+    def cancel(self, ids: Sequence[str], number: int = signal.SIGTERM) -> None:
+        """Cancel the array."""
+        cancel(ids)
+
+    def told(self, ids: Sequence[str], folder: Path) -> tuple[str, str]:
+        """Return the number of the array, and `scancel`."""
+        return f"job array {ids[0]}: {len(ids)} tasks", f"scancel {ids[0]}"
 
 
-def submit(plan: Plan, jobs: Sequence[Job], config: SlurmConfig, trusted: bool) -> str:
-    """Write the script of the array and submit it; return the number of the SLURM job.
+def queued(ids: Sequence[str]) -> set[str]:
+    """Return which jobs, arrays (17) and tasks of arrays (17_3) SLURM has in its queue."""
+    numbers = ",".join(sorted({id.partition("_")[0] for id in ids}))
+    with suppress(OSError, subprocess.SubprocessError):  # a job that SLURM has forgotten is an error of squeue
+        asked = ["squeue", "-h", "-r", "-o", "%i", "-j", numbers]
+        found = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_S, check=True).stdout.split("\n")
+        known = {line.split()[0] for line in found if line.strip()}
+        return set(ids) & (known | {task.partition("_")[0] for task in known})
+    return set()
 
-    `trusted`: the code of its jobs may run even if no command of this user planned them. Raises UserError.
-    """
-    folder = plan.folder / FOLDER
-    queued = _queued(folder)
-    if queued:
-        raise UserError(f"job array {queued} of this sweep is still queued or running; wait for its end, or `scancel {queued}`")
-    folder.mkdir(exist_ok=True)
-    path = folder / SCRIPT
-    write_atomic(path, script(plan, jobs, config, trusted).encode())
-    path.chmod(0o755)
+
+def cancel(ids: Sequence[str]) -> None:
+    """Cancel jobs, arrays and tasks of arrays. Raises UserError."""
     try:
-        done = subprocess.run(
-            ["sbatch", "--parsable", str(path)], cwd=plan.working_folder, capture_output=True, text=True, timeout=ANSWER_S
-        )
+        subprocess.run(["scancel", *sorted(set(ids))], capture_output=True, text=True, timeout=ANSWER_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise UserError(f"sbatch does not answer: {printable(error)}; {path} is the script") from None
-    if done.returncode:
-        raise UserError(f"sbatch refuses the job array: {printable(done.stderr.strip() or done.stdout.strip())}")
-    number = done.stdout.strip().split(";")[0]
-    write_atomic(folder / SUBMITTED, json.dumps({"job": number}).encode() + b"\n")
-    return number
+        raise UserError(f"scancel does not answer: {printable(error)}") from None
 
 
 def script(plan: Plan, jobs: Sequence[Job], config: SlurmConfig, trusted: bool = False) -> str:
@@ -86,7 +114,7 @@ def script(plan: Plan, jobs: Sequence[Job], config: SlurmConfig, trusted: bool =
             "set -uo pipefail # not before: `module load` and activation scripts may read variables that are not set",
             'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun does not inherit it from sbatch',
             f"exec srun {shlex.quote(sys.executable)} -m warprun job {shlex.quote(str(folder))}"
-            ' "$SLURM_ARRAY_TASK_ID" "threads=$SRUN_CPUS_PER_TASK"' + (" trust=true" if trusted else ""),
+            ' "$SLURM_ARRAY_TASK_ID" "threads=$SRUN_CPUS_PER_TASK"' + (" trust=true" if trusted or not plan.seal else ""),
             "",
         ]
     )
@@ -99,18 +127,6 @@ def ranges(numbers: Sequence[int]) -> str:
         members = [number for _, number in run]
         parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
     return ",".join(parts)
-
-
-def _queued(folder: Path) -> str | None:
-    """Return the array that was submitted last, if SLURM says that it has tasks left."""
-    with suppress(FileNotFoundError):
-        found = read_json(folder / SUBMITTED)
-        number = str(found.get("job", "")) if isinstance(found, dict) else ""
-        if number.isdigit():
-            with suppress(OSError, subprocess.SubprocessError):  # a job that SLURM has forgotten is an error of squeue
-                asked = subprocess.run(["squeue", "-h", "-j", number], capture_output=True, text=True, timeout=ANSWER_S, check=True)
-                return number if asked.stdout.strip() else None
-    return None
 
 
 def _quoted(value: object) -> str:

@@ -29,10 +29,11 @@ from warprun.files import write_atomic
 from warprun.runs import rundir, signals
 from warprun.runs.summary import measured
 from warprun.sweeps.launch import TuneSettings
-from warprun.sweeps.local import DRAW_S, LOOK_S, Pool, View
+from warprun.sweeps.launcher import Running
 from warprun.sweeps.plan import Job, Plan
 from warprun.sweeps.spaces import value_of
 from warprun.sweeps.table import Board, evaluations, state_of
+from warprun.sweeps.view import DRAW_S, LOOK_S, View
 
 LOG = "log"
 """The tag of an interval that is searched on a logarithmic scale: tag(log,interval(1e-5,1e-2))."""
@@ -287,7 +288,7 @@ class Search(Protocol):
         """Write the settings of a job as a file for conf/experiment, and return its path. Raises OSError."""
 
 
-def run(study: Search, board: Board, pool: Pool, minutes: float = math.inf) -> None:
+def run(study: Search, board: Board, running: Running, minutes: float = math.inf) -> None:
     """Train trials until there are enough; none starts after so many minutes.
 
     After a signal all running ones save a checkpoint; then KeyboardInterrupt is raised.
@@ -295,32 +296,30 @@ def run(study: Search, board: Board, pool: Pool, minutes: float = math.inf) -> N
     stopped, next_s, end_s = False, 0.0, time.monotonic() + 60.0 * minutes
     with View(board).open() as view, signals.flagged(), signals.requests.deferred():
         while True:
-            for job in pool.ended():
-                study.ended(job)
-                view.ended(job)
             number = signals.requests.number
             if number is not None and not stopped:
                 stopped = True
-                view.message(f"{signals.explain(number)}: {len(pool.running)} {study.unit}s save checkpoints and end")
-                pool.stop(number)
+                view.message(f"{signals.explain(number)}: {len(running.jobs)} {study.unit}s save checkpoints and end")
+                running.stop(number)
             if not stopped and time.monotonic() < end_s:
-                _start(study, board, pool)
+                _start(study, board, running)
             if not stopped and time.monotonic() >= next_s:
-                pool.stop(signal.SIGINT, [job for job in pool.running if study.watch(job)])
+                running.stop(signal.SIGINT, [job for job in running.jobs if study.watch(job)])
                 next_s = time.monotonic() + DRAW_S
-            if not pool.running:
+            if not running.jobs:
                 break
-            view.draw(pool.running)
-            pool.wait(LOOK_S)
-        pool.close()
+            view.draw(running.jobs)
+            for job in running.ended(LOOK_S):
+                study.ended(job)
+                view.ended(job)
         if stopped:
             raise KeyboardInterrupt
 
 
-def _start(study: Search, board: Board, pool: Pool) -> None:
+def _start(study: Search, board: Board, running: Running) -> None:
     """Start trials in all free slots."""
-    while not pool.is_full and (job := study.next()):
-        pool.start(job)
+    while not running.is_full and (job := study.next()):
+        running.start(job)
         board.begun(job)
 
 
