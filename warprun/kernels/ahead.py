@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import io
 import os
 import pickle
 import signal
@@ -93,10 +94,9 @@ def begin(processes: int = 1) -> None:
     wanted = {path: each for path, each in _wanted.items() if not path.exists()}
     _wanted.clear()
     _begun.clear()
-    try:
-        orders = [pickle.dumps(order) for _, order in wanted.values()]
-    except (pickle.PicklingError, AttributeError, TypeError):  # functions of an agent that another process cannot import
-        wanted, orders = {}, []
+    written = {path: _written(order) for path, (_, order) in wanted.items()}
+    orders = [order for order in written.values() if order]
+    wanted = {path: each for path, each in wanted.items() if written[path]}
     begun = [_waiting.pop() if _waiting else _start(()) for _ in range(min(processes, len(orders)))]
     dismiss()
     for place, process in enumerate(begun):
@@ -105,6 +105,23 @@ def begin(processes: int = 1) -> None:
             pickle.dump(orders[place:] + orders[:place], stream)
     _begun.update(wanted)
     awaited.update((path, partial(_wait, begun, path)) for path in wanted)
+
+
+class _Pickler(pickle.Pickler):
+    """Writes modules by their names, as kernels have them among their globals."""
+
+    def reducer_override(self, value: object) -> object:
+        return (import_module, (value.__name__,)) if isinstance(value, ModuleType) else NotImplemented
+
+
+def _written(order: Order) -> bytes:
+    """Return a pickled order; nothing for one with functions of an agent that another process cannot import."""
+    memory = io.BytesIO()
+    try:
+        _Pickler(memory).dump(order)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return b""
+    return memory.getvalue()
 
 
 def dismiss() -> None:
