@@ -126,7 +126,7 @@ def recording() -> Iterator[list[Launch]]:
             (cuda, "on_device", lambda value: value),
             (torch.cuda, "mem_get_info", lambda device=None: (ENDLESS, ENDLESS)),
             (estimates, "available_memory", lambda: ENDLESS),
-            (kernel_module.kernels, "is_cached", lambda module: True),
+            (kernel_module.kernels, "is_tried", lambda module: True),
             # No number says which actors have left an episode, so none has.
             (torch.fx.experimental._config, "meta_nonzero_assume_all_nonzero", True),
             (GroupTrajectory, "rows", property(lambda self: self.reward.numel())),

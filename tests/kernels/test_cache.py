@@ -24,7 +24,7 @@ from warprun import math
 from warprun.errors import UserError
 from warprun.kernels import ahead, cache
 from warprun.kernels.cache import KernelFiles
-from warprun.kernels.compile import FLAGS, cache_root, is_cached, kernel_function, load_module
+from warprun.kernels.compile import FLAGS, cache_root, kernel_function, load_module
 from warprun.random import Rng, uniform
 
 # Damaged files --------------------------------------------------------------------------------------------------------
@@ -87,7 +87,6 @@ def warm(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     shutil.copytree(compiled, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
     again = load()
-    assert is_cached(again)
     assert (results(again), loaded_from_disk(again)) == ((8.0, 12.0), 2)
     (folder,) = cache_root().iterdir()
     return folder
@@ -290,7 +289,7 @@ def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def module_of(change: Callable[[np.float32], np.float32]) -> ModuleType:
     source = CHANGED.format(number=next(NUMBERS))
-    return load_module("ahead", source, {"change": change, "FLAGS": FLAGS})
+    return load_module("ahead", source, {"change": change, "FLAGS": FLAGS, "np": np})
 
 
 def result(module: ModuleType) -> np.ndarray:
@@ -315,10 +314,12 @@ def test_another_process_compiles(empty_cache: None) -> None:
 
 
 def test_this_process_compiles_what_another_one_cannot(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    double = module_of(lambda x: x + x)  # has no name by which another process could import it
-    assert asked(double) == 0
+    double, root = module_of(lambda x: x + x), module_of(math.sqrt)  # the first has no name by which another process could import it
+    ahead.want(root, "kernel", [typeof(np.zeros(2, np.float32))])
+    assert asked(double) == 1  # for the other one
     np.testing.assert_allclose(result(double), [1.0, 4.0], rtol=1e-4)
 
+    cache.awaited.clear()
     monkeypatch.setattr(ahead, "PROGRAM", "raise SystemExit(1)")
     failed = module_of(math.sqrt)
     assert asked(failed) == 1

@@ -66,7 +66,7 @@ def on(machine: Machine, mistake: Mistake | None = None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, Poisoned():
         patch.setattr(kernels, "load_module", load)
         # Environments that compile for the CPU need no trial here.
-        patch.setattr(kernels, "is_cached", lambda module: True)
+        patch.setattr(kernels, "is_tried", lambda module: True)
         stand_in = SimpleNamespace(as_cuda_array=lambda tensor, sync: Array(tensor), external_stream=lambda stream: 0)
         patch.setattr(cuda_launch, "cuda", stand_in)
         patch.setattr(allocation, "_fill", poison)

@@ -19,7 +19,7 @@ from warprun.config import environment_copy
 from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
-from warprun.config.registry import has_functions
+from warprun.config.registry import has_functions, source_of
 from warprun.config.schema import Config, as_before, from_dict, to_dict
 from warprun.errors import RunHasEndedError, UserError, program, shown, typed
 from warprun.files import refuse_links
@@ -109,7 +109,9 @@ def _expect_kernels(config: Config) -> None:
     if processes and alone and learns and not is_copy and has_functions(config.env.module):
         agent, _, _ = AGENTS[config.agent.name].agent.partition(":")
         of_gpu = [f"warprun.learning.kernels.cuda.{name}" for name in ("returns", "optimizer", "statistics")] if on_gpu else []
-        ahead.expect(config.env.name, ("warprun.learning.kernels.choose", agent, *of_gpu), processes)
+        modules = ("warprun.learning.kernels.choose", agent, *of_gpu)
+        early = None if on_gpu else ahead.Early("warprun.runs.early", "compile_kernels", config)
+        ahead.expect(config.env.name, modules, processes, source_of(config.env.module), early)
 
 
 def _run(asked: Continued | Config) -> Result | None:

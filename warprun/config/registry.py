@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import keyword
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -144,6 +145,12 @@ def has_functions(module: str) -> bool:
     """Return whether an environment module defines functions for kernels, or a function that may return some. Makes no environment."""
     with _errors_of(module):
         return isinstance(getattr(_load(module)[0], "environment", None), Environment | FunctionType)
+
+
+def source_of(module: str) -> Path | None:
+    """Return the file of an environment module that is imported, None if it has none."""
+    file = module if module.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
+    return Path(file) if file else None
 
 
 def _load(module: str) -> tuple[ModuleType, Sources | None]:

@@ -1,5 +1,8 @@
 """Compiles kernels in other processes before they are called: within one process, Numba compiles one kernel after the other.
 
+A process that is started early (`expect`) first compiles what follows from the config, the kernels of the environment,
+while this one imports torch. Then it gets orders.
+
 The other processes write to the cache of kernels. They take what is wanted from the front of the list; this process, once its own kernels
 are compiled, from the back (`share`). It reads the cache at the first call of a kernel, and waits there if another process is still busy
 with it. If that fails, it compiles the kernel itself, and its own error message counts. The other processes use no GPU: they compile CUDA
@@ -24,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from warprun.kernels.cache import KernelFiles, awaited, cache_root, module_name
+from warprun.kernels.cache import KernelFiles, awaited, cache_root, meanwhile, module_name
 from warprun.kernels.made import dumps
 from warprun.kernels.without_gpu import compiling_for
 
@@ -35,13 +38,21 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import pickle, sys
-sys.path[:], parent, modules = pickle.load(sys.stdin.buffer)
+sys.path[:], *given = pickle.load(sys.stdin.buffer)
 from warprun.kernels.ahead import serve
-serve(parent, modules)
+serve(*given)
 """
 POLL_S = 0.005
 MOST_FOR_GPU = 3
 """Most processes beside this one that compile CUDA kernels: they are fewer than on CPU, and each takes longer."""
+
+
+class Early(NamedTuple):
+    """A function that a process calls before it gets orders."""
+
+    module: str
+    function: str
+    argument: object
 
 
 class Order(NamedTuple):
@@ -62,6 +73,8 @@ _begun: dict[Path, tuple[ModuleType, Order]] = {}
 """What processes have been asked to compile."""
 _waiting: list[subprocess.Popen[bytes]] = []
 """Processes that wait for orders."""
+_early: list[subprocess.Popen[bytes]] = []
+"""The one of them that has something to do before."""
 
 
 def helpers(threads: int, on_gpu: bool) -> int:
@@ -69,11 +82,20 @@ def helpers(threads: int, on_gpu: bool) -> int:
     return min(threads - 1, MOST_FOR_GPU if on_gpu else 1)
 
 
-def expect(name: str, modules: Sequence[str], processes: int = 1) -> None:
-    """Start processes early if the cache has no kernels of `name`: they import Numba and `modules` while this process does, too."""
-    compiles = os.environ.get("NUMBA_DISABLE_JIT") != "1"
-    if compiles and not _waiting and not any(cache_root().glob(f"{module_name(name)}-*")):
-        _waiting.extend(_start(modules) for _ in range(processes))
+def expect(name: str, modules: Sequence[str], processes: int = 1, source: Path | None = None, early: Early | None = None) -> None:
+    """Start processes early if the cache has no kernels of `name`, or only some older than its sources, `source` and the files beside it.
+
+    They import Numba and `modules` while this process does, too. The first one does `early` before, and imports the modules after it.
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1" or _waiting:
+        return
+    newest = max((folder.stat().st_mtime for folder in cache_root().glob(f"{module_name(name)}-*")), default=None)
+    changed = source is not None and newest is not None and any(each.stat().st_mtime > newest for each in source.parent.glob("*.py"))
+    first = _written(early) if early and (newest is None or changed) else b""
+    _early[:] = [_start(modules, first)] if first else []
+    _waiting.extend(_early)
+    if newest is None:
+        _waiting.extend(_start(modules) for _ in range(processes - len(_early)))
 
 
 def want(module: ModuleType, kernel: str, signature: Sequence[Type]) -> None:
@@ -94,24 +116,40 @@ def begin(processes: int = 1) -> None:
     wanted = {path: each for path, each in _wanted.items() if not path.exists()}
     _wanted.clear()
     _begun.clear()
-    try:
-        orders = [dumps(order) for _, order in wanted.values()]
-    except (pickle.PicklingError, AttributeError, TypeError):  # functions of an agent that another process cannot import
-        wanted, orders = {}, []
+    written = {path: _written(order) for path, (_, order) in wanted.items()}
+    orders = [order for order in written.values() if order]
+    wanted = {path: each for path, each in wanted.items() if written[path]}
     begun = [_waiting.pop() if _waiting else _start(()) for _ in range(min(processes, len(orders)))]
+    for process in set(_waiting).intersection(_early):  # it goes on, and ends without an order
+        _waiting.remove(process)
+        _send(process, [])
     dismiss()
     for place, process in enumerate(begun):
-        assert process.stdin
-        with suppress(BrokenPipeError), process.stdin as stream:
-            pickle.dump(orders[place:] + orders[:place], stream)
+        _send(process, orders[place:] + orders[:place])
     _begun.update(wanted)
     awaited.update((path, partial(_wait, begun, path)) for path in wanted)
+    meanwhile[:] = [share]
+
+
+def _send(process: subprocess.Popen[bytes], orders: list[bytes]) -> None:
+    assert process.stdin
+    with suppress(BrokenPipeError), process.stdin as stream:
+        pickle.dump(orders, stream)
+
+
+def _written(order: Order | Early) -> bytes:
+    """Return a pickled order; nothing for one with functions or settings of an agent that another process cannot import."""
+    try:
+        return dumps(order)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return b""
 
 
 def dismiss() -> None:
     """End the processes that wait for orders, and forget what is wanted: the run that expected them has ended, perhaps not yet built."""
     _wanted.clear()
     _begun.clear()
+    meanwhile.clear()
     while _waiting:
         _end(_waiting.pop())
 
@@ -127,15 +165,15 @@ def share() -> None:
             dispatcher.compile(order.types)
 
 
-def _start(modules: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Return a new process, which imports `modules` and waits for orders."""
+def _start(modules: Sequence[str], early: bytes = b"") -> subprocess.Popen[bytes]:
+    """Return a new process, which does `early`, a pickled `Early`, imports `modules` and waits for orders."""
     quiet, without_gpus = subprocess.DEVNULL, os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-c", PROGRAM]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=without_gpus)
     atexit.register(_end, process)
     assert process.stdin
     with suppress(BrokenPipeError):
-        process.stdin.write(pickle.dumps((list(sys.path), os.getpid(), tuple(modules))))
+        process.stdin.write(pickle.dumps((list(sys.path), os.getpid(), tuple(modules), early)))
         process.stdin.flush()
     return process
 
@@ -150,23 +188,28 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def serve(parent: int, modules: Sequence[str]) -> None:
-    """Import `modules`, and compile what the process `parent` asks for on standard input."""
+def serve(parent: int, modules: Sequence[str], early: bytes) -> None:
+    """Do `early`, import `modules`, and compile what the process `parent` asks for on standard input."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
         if os.getppid() != parent:
             return
     import numba
 
-    from warprun.kernels.compile import load_module
+    from warprun.kernels.compile import compile_here, load_module
 
+    orders: list[bytes] = []
+    if early:
+        with suppress(Exception):  # of code of the user, which the process that calls it reports
+            first: Early = pickle.loads(early)
+            getattr(import_module(first.module), first.function)(first.argument)
+        orders = pickle.load(sys.stdin.buffer)
+        if not orders:
+            return
     for module in modules:
         import_module(module)
     numba.njit("int64(int64)")(lambda number: number + 1)  # the first compilation imports the rest of Numba
-    for order in pickle.load(sys.stdin.buffer):
+    for order in orders or pickle.load(sys.stdin.buffer):
         recipe, kernel, types, gpu = pickle.loads(order)
-        dispatcher = getattr(load_module(*recipe), kernel)
         with compiling_for(*gpu) if gpu else nullcontext():
-            files, key = dispatcher._cache._cache_file, dispatcher._cache._index_key(types, dispatcher.targetctx.codegen())
-            if not files.path(key).exists() and not files.is_taken(key):
-                dispatcher.compile(types)
+            compile_here(getattr(load_module(*recipe), kernel), types)

@@ -29,8 +29,8 @@ from filelock import FileLock, Timeout
 if TYPE_CHECKING:
     from numba.core.typing.templates import Signature
 
-    Key: TypeAlias = tuple[Signature, object]
-    """What Numba asks for: a signature, and the processor and its features."""
+    Key: TypeAlias = tuple[Signature, object] | str
+    """What Numba asks for: a signature, and the processor and its features. Of `pieces`: a hash."""
 
 DIGEST_BYTES = 32
 WAIT_S = 600.0
@@ -38,6 +38,8 @@ WAIT_S = 600.0
 
 awaited: dict[Path, Callable[[], None]] = {}
 """Files that another process is about to write -> a function that waits for that, see `ahead`."""
+meanwhile: list[Callable[[], None]] = []
+"""What this process does before it waits for another one that compiles, see `ahead`."""
 _noticed: set[str] = set()
 
 
@@ -72,6 +74,8 @@ class KernelFiles:
         longer than `WAIT_S`, this one compiles, too; the files stay whole.
         """
         path = self.path(key)
+        if meanwhile and self.is_taken(key):
+            meanwhile[-1]()
         awaited.pop(path, lambda: None)()
         lock = FileLock(path.with_suffix(".lock"), timeout=WAIT_S)
         try:

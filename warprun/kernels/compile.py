@@ -7,7 +7,7 @@ import sys
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
@@ -22,7 +22,7 @@ from numba.core.types.misc import unliteral
 
 from warprun.environment import KernelFunction
 from warprun.errors import UserError
-from warprun.kernels import compilers, integers, thrift, waiting
+from warprun.kernels import compilers, integers, pieces, thrift, waiting
 from warprun.kernels.cache import KernelFiles, cache_root, module_name, notice, scratch, without_comments, write_source
 from warprun.kernels.fingerprint import (
     MISSING,
@@ -123,7 +123,7 @@ def plain_function(function: Value) -> Value:
 
 def _inlined(function: KernelFunction, options: Options) -> KernelFunction:
     """Compile with the user's options, if there are any."""
-    return numba.jit(**{"nopython": True, **options})(function) if options else general(njit(**INLINED)(function))
+    return numba.jit(**{"nopython": True, **options})(function) if options else general(pieces.keep(njit(**INLINED)(function)))
 
 
 def _checked(function: KernelFunction, options: Options) -> KernelFunction:
@@ -326,7 +326,9 @@ def load_module(
     # Python's importer would run the file on disk, or its bytecode, which may be damaged.
     exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     for kernel_name, kernel in vars(module).items():
-        if is_jitted(kernel) and kernel_name not in given and kernel._cache.cache_path:
+        if is_jitted(kernel) and kernel_name not in given and pieces.is_tile(kernel):
+            pieces.keep(kernel)
+        elif is_jitted(kernel) and kernel_name not in given and kernel._cache.cache_path:
             if kept:
                 kernel._cache._cache_file = files = KernelFiles(path.parent, kernel_name, kernel._cache._cache_file._dump)
                 _compile_once(kernel, files, name)
@@ -334,6 +336,13 @@ def load_module(
                 kernel._cache = numba.core.caching.NullCache()
     sys.modules[unique] = module
     return module
+
+
+def compile_here(kernel: Dispatcher, kinds: Sequence[Type]) -> None:
+    """Compile a kernel of `load_module` for arguments of these types, unless the cache has it or another process compiles it now."""
+    files, key = kernel._cache._cache_file, kernel._cache._index_key(tuple(kinds), kernel.targetctx.codegen())
+    if not files.path(key).exists() and not files.is_taken(key):
+        kernel.compile(tuple(kinds))
 
 
 def _compile_once(kernel: Dispatcher, files: KernelFiles, owner: str) -> None:
@@ -374,7 +383,17 @@ def own_tuple(module: types.ModuleType, name: str, values: NamedTuple) -> NamedT
     return vars(module)[name](*values)
 
 
-def is_cached(module: types.ModuleType) -> bool:
-    """Return whether the cache has compiled code of a kernel module."""
+def is_tried(module: types.ModuleType) -> bool:
+    """Return whether the functions of a kernel module were tried, as `note_tried` says."""
+    return _mark(module).exists()
+
+
+def note_tried(module: types.ModuleType) -> None:
+    """Keep in the cache that the functions of a kernel module need no further trial."""
+    with suppress(OSError):
+        _mark(module).touch()
+
+
+def _mark(module: types.ModuleType) -> Path:
     assert module.__file__
-    return any(Path(module.__file__).parent.glob("**/*.nbc"))
+    return Path(module.__file__).with_name("tried")

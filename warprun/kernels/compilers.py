@@ -81,7 +81,7 @@ class Tiles(Compiler):
     def compile_extra(self, func: Callable[..., object]) -> object:
         """Compile a function, with its loops over lanes cut where they contain loops."""
         self.state.flags.noalias = True
-        self.state.library = _LinkedLibrary(self.state.targetctx.codegen(), func.__qualname__)
+        self.state.library = LinkedLibrary(self.state.targetctx.codegen(), func.__qualname__)
         self.state.library.is_tile = True
         return super().compile_extra(func)
 
@@ -91,7 +91,7 @@ class Inlined(Compiler):
 
     def compile_extra(self, func: Callable[..., object]) -> object:
         """Translate a function; LLVM optimises it where it is inlined."""
-        self.state.library = _LinkedLibrary(self.state.targetctx.codegen(), func.__qualname__)
+        self.state.library = LinkedLibrary(self.state.targetctx.codegen(), func.__qualname__)
         return super().compile_extra(func)
 
 
@@ -102,7 +102,7 @@ class _KernelLibrary(JITCodeLibrary):
     """The libraries whose functions it calls."""
 
     def finalize(self) -> None:
-        self._tiles = [each for each in self._linking_libraries if isinstance(each, _LinkedLibrary) and each.is_tile]
+        self._tiles = [each for each in self._linking_libraries if isinstance(each, LinkedLibrary) and each.is_tile]
         self._linking_libraries = [each for each in self._linking_libraries if each not in self._tiles]
         super().finalize()
 
@@ -125,11 +125,26 @@ class _KernelLibrary(JITCodeLibrary):
         manager.run(self._final_module, _builder(self, unrolls=False))
 
 
-class _LinkedLibrary(JITCodeLibrary):
+class LinkedLibrary(JITCodeLibrary):
     """Code that runs within the machine code of a kernel only, and has none of its own."""
 
     is_tile = False
     """True: it is optimised here, and not again in the kernel. False: in the kernel only, where LLVM inlines it."""
+
+    def __init__(self, codegen: CPUCodegen, name: str) -> None:
+        super().__init__(codegen, name)
+        self.own: list[bytes] = []
+        """The modules of the function itself, without what it calls, in LLVM's bitcode."""
+
+    def add_llvm_module(self, module: llvm.ModuleRef) -> None:
+        """Add a module of the function itself."""
+        self._optimize_functions(module)
+        self.add_own(module, module.as_bitcode())
+
+    def add_own(self, module: llvm.ModuleRef, bitcode: bytes) -> None:
+        """Add a module that is optimised, with its bitcode."""
+        self.own.append(bitcode)
+        self._final_module.link_in(module)
 
     @property
     def codegen(self) -> _NoEnvironment:
@@ -156,7 +171,7 @@ def _linked(codegen: CPUCodegen) -> Iterator[None]:
 
     Else each becomes machine code, too, which nobody calls.
     """
-    outside, codegen._library_class = codegen._library_class, _LinkedLibrary
+    outside, codegen._library_class = codegen._library_class, LinkedLibrary
     try:
         yield
     finally:

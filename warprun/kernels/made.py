@@ -6,7 +6,8 @@ import io
 import pickle
 from collections.abc import Callable, Hashable
 from functools import cache, wraps
-from types import FunctionType
+from importlib import import_module
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Callable[..., Any]])
@@ -30,11 +31,13 @@ def made(maker: F) -> F:
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: object) -> Any:
+        if isinstance(value, ModuleType):
+            return import_module, (value.__name__,)
         return value.made_by if isinstance(value, FunctionType) and hasattr(value, "made_by") else NotImplemented
 
 
 def dumps(value: object) -> bytes:
-    """Return a pickle of a value; functions that `made` knows are made again where it is read."""
+    """Return a pickle of a value; where it is read, functions that `made` knows are made again, and modules imported by their names."""
     into = io.BytesIO()
     _Pickler(into, pickle.HIGHEST_PROTOCOL).dump(value)
     return into.getvalue()

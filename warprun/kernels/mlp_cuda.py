@@ -9,13 +9,15 @@ bottleneck. Layers with fewer outputs, usually the last, use one thread per outp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
 from warprun.kernels.mlp import RELU, TANH, Layer, Network, layers_of, normalized
 from warprun.math import tanh
+
+if TYPE_CHECKING:
+    import torch
 
 float32 = np.float32
 
@@ -88,6 +90,8 @@ def pack_layers(table: Sequence[Layer]) -> tuple[np.ndarray, np.ndarray]:
 
 def block_network(network: Network, outputs: int, columns: int, device: torch.device) -> tuple[BlockNetwork, torch.Tensor]:
     """Return a BlockNetwork on `device`, and the index with which its weights are gathered from `network.parameters`, [W] int64."""
+    import torch
+
     index, layers, log_std = pack(network, outputs)
     normalizes = len(network.mean) > 0
     made = BlockNetwork(

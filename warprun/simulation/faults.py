@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from warprun.environment import Environment
+from warprun.simulation.codegen.fault_checks import FIELDS
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
-
-FIELDS = ("action", "reward", "final observation", "observation", "mask")
-"""Numbers that can have a fault, in the order in which a step writes it."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,6 @@ class Fault:
         title = f" of {self.of}" if self.of else ""
         code = "" if self.field == "action" else self.place
         return f"{code}environment {self.environment}{title} {what} at step {self.step:,} ({place})"
-
-
-def code_of(group: int, field: str) -> int:
-    """Return the code of a field of the group with this number."""
-    return 1 + len(FIELDS) * group + FIELDS.index(field)
 
 
 def first_fault(environment: Environment, noted: torch.Tensor, steps: int, replaceable: bool) -> Fault | None:

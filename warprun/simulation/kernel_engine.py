@@ -176,11 +176,12 @@ class KernelEngine:
 
     def prepare(self) -> None:
         """Compile every kernel, or load it from the cache, and reset. Raises UserError if an environment function does not compile."""
+        self.reset()  # first, because another process may be compiling what follows
         if self._fused:
             self._guarded(lambda: self._kernels.rollout(0, False))
-        else:
-            for kernel in ("step", "sample", "greedy"):
-                self._run(kernel, 0, self.steps)
+            return
+        for kernel in ("step", "sample", "greedy"):
+            self._run(kernel, 0, self.steps)
         self.reset()
 
     def reset(self) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
-import torch
 from numba.core.errors import NumbaError
 
 from warprun.errors import UserError
@@ -20,9 +19,11 @@ from warprun.kernels.check import check_functions, check_language, check_variabl
 from warprun.kernels.driver import available_memory
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
-from warprun.simulation.device import Device
 from warprun.simulation.plain import Named, OfRun, PlainEnvironment
 from warprun.simulation.trial import out_of_bounds, try_out
+
+if TYPE_CHECKING:
+    from warprun.simulation.device import Device
 
 
 @dataclass(frozen=True)
@@ -56,31 +57,53 @@ def load(
     text. `auto_reset`: see `codegen.program.write`. Raises UserError, also if the arrays do not fit into the free memory.
     """
     _check_memory(plan, device)
-    environment, program, single_tables = plan.environment, write(plan, auto_reset), typed_tables(tables)
+    built = make(plan, name, device.kind, params=params, tables=tables, vary=vary, auto_reset=auto_reset)
+    compiled = kernels.COMPILES and device.kind in ("cpu", "cuda")
+    if compiled and checks and not kernels.is_tried(built.module):
+        with waiting.on("trying the functions", name):
+            check_variables(tuple(built.functions))
+            check_functions(plan.environment, PlainEnvironment(plan.environment, seed=0, **built.of_run).sample)
+            try_out(plan.environment, built.functions, seed=0, **built.of_run)
+        kernels.note_tried(built.module)
+        announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
+    if device.kind == "cuda" and "tables" in built.values:
+        built.values["tables"] = _on_gpu(built.values["tables"], device)
+    return built
+
+
+def make(
+    plan: ArrayPlan,
+    name: str,
+    device_kind: str,
+    *,
+    params: NamedTuple,
+    tables: NamedTuple | None,
+    vary: Mapping[str, tuple[float, float]],
+    auto_reset: bool = True,
+) -> KernelModule:
+    """Write and import the kernel module of a plan, with tables in the memory of the host; see `load`. Raises UserError."""
+    program, single_tables = write(plan, auto_reset), typed_tables(tables)
     functions = [f for f in map(inspect.unwrap, program.functions.values()) if isinstance(f, FunctionType)]
     of_run: OfRun = {"params": typed(params), "tables": read_only(single_tables), "vary": vary}
-    compiled = kernels.COMPILES and device.kind in ("cpu", "cuda")
+    compiled = kernels.COMPILES and device_kind in ("cpu", "cuda")
     if compiled:
         check_language(tuple(functions))
-    globals_ = program.functions | compiler_options(device.kind)
+    globals_ = program.functions | compiler_options(device_kind)
     globals_ |= {} if tables is None else {"Tables": type(single_tables)}  # unused there; kernels know its fields by their numbers
-    build = kernels.plain_function if device.kind == "cudasim" else kernels.kernel_function
+    build = kernels.plain_function if device_kind == "cudasim" else kernels.kernel_function
     module = kernels.load_module(name, program.source, globals_, build)
-    if compiled and checks and not kernels.is_cached(module):
-        with waiting.on("trying the functions", name):
-            check_variables(tuple(functions))
-            check_functions(environment, PlainEnvironment(environment, seed=0, **of_run).sample)
-            try_out(environment, functions, seed=0, **of_run)
-        announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
     values = {"p": of_run["params"]} if params._fields else {}
     if single_tables is not None:
-        values["tables"] = _tables_for(device, single_tables)
+        # Where something is compiled, `check_functions` has refused writes to tables.
+        values["tables"] = single_tables if compiled else read_only(single_tables)
     values = {key: kernels.own_tuple(module, f"{key}_of_kernels", value) for key, value in values.items()}
     return KernelModule(module, functions, values, of_run)
 
 
 def _check_memory(plan: ArrayPlan, device: Device) -> None:
     """Raise UserError if the arrays do not fit into the free memory."""
+    import torch
+
     needed = plan.bytes_needed()
     free = torch.cuda.mem_get_info()[0] if device.kind == "cuda" else available_memory()
     if needed > free:
@@ -143,11 +166,10 @@ def single_precision(value: object) -> object:
     return np.ascontiguousarray(value, wanted.get(value.dtype.name))
 
 
-def _tables_for(device: Device, tables: Named) -> Named:
-    """Return the tables that kernels get: read-only arrays if nothing is compiled; else `check_functions` has refused writes to tables."""
-    if device.kind == "cuda":
-        return tables._make(torch.from_numpy(v).to(device.torch) if isinstance(v, np.ndarray) else v for v in tables)
-    return tables if device.kind == "cpu" and kernels.COMPILES else read_only(tables)
+def _on_gpu(tables: Named, device: Device) -> Named:
+    import torch
+
+    return tables._make(torch.from_numpy(v).to(device.torch) if isinstance(v, np.ndarray) else v for v in tables)
 
 
 @overload

@@ -26,7 +26,7 @@ from warprun.user_code import source_line
 
 ENVIRONMENTS = 2
 STEPS = 3000
-SECONDS = 1.0
+SECONDS = 0.3
 """The trial ends STEPS steps after its start or SECONDS seconds after its first step, whichever is earlier."""
 
 PERSISTENCE = (0.0, 0.5, 0.9, 0.98)

@@ -11,8 +11,9 @@ from warprun.environment import Group
 from warprun.simulation.codegen.called import all_can_act, all_finite, note_mask, note_numbers
 from warprun.simulation.codegen.expressions import Expressions, choices_of
 from warprun.simulation.codegen.templates import block, fill, lines, operand
-from warprun.simulation.faults import code_of
 
+FIELDS = ("action", "reward", "final observation", "observation", "mask")
+"""Numbers that can have a fault, in the order in which a step writes it."""
 REPLACED_FOR = ("reward", "observation", "mask")
 """Fields whose faults replace an environment. Replacing does not help if actions are not finite: they come from the policy."""
 
@@ -32,6 +33,11 @@ $agree
 $replace
 $barrier
 """
+
+
+def code_of(group: int, field: str) -> int:
+    """Return the code of a field of the group with this number."""
+    return 1 + len(FIELDS) * group + FIELDS.index(field)
 
 
 class FaultChecks:

@@ -1,0 +1,48 @@
+"""The types that the kernels of an environment are compiled for on a CPU, known before there are arrays, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from warprun.kernels.bound import signature
+from warprun.kernels.mlp import Inference, Network
+from warprun.simulation.arrays import ArrayPlan, Layout
+from warprun.simulation.kernel_module import KernelModule, draw_scalars
+
+ROLLOUT, SINGLE = (0, False, np.uint32(0)), (np.zeros(2, np.int64),)
+"""First arguments of `rollout`, and of kernels of a single step."""
+
+
+def of_rollout(built: KernelModule, plan: ArrayPlan) -> list[object]:
+    """Return the types of the arguments of `rollout`."""
+    return list(signature((*ROLLOUT, *_arrays(built, plan), *(_inference() for _ in plan.environment.groups))))
+
+
+def of_step(built: KernelModule, plan: ArrayPlan) -> list[object]:
+    """Return the types of the arguments of `reset`, `sample`, `greedy` and `step`."""
+    return list(signature((*SINGLE, *_arrays(built, plan))))
+
+
+def _arrays(built: KernelModule, plan: ArrayPlan) -> list[object]:
+    """Return the NamedTuples that kernels take, with small arrays."""
+    scalars = {"n_envs": plan.n_envs, **draw_scalars(0), **built.values}
+    groups = plan.environment.groups
+    given = {"Common": plan.common(), **{f"{group.name}_Arrays": plan.of_group(group) for group in groups}}
+    return [_filled(getattr(built.module, name), layouts, scalars) for name, layouts in given.items()]
+
+
+def _filled(kind: type, layouts: Mapping[str, Layout], scalars: Mapping[str, object]) -> object:
+    return kind(**{name: _small(layouts[name]) if name in layouts else scalars[name] for name in kind._fields})  # type: ignore[attr-defined]
+
+
+def _small(layout: Layout) -> np.ndarray:
+    # Rows are flat in kernels.
+    return np.zeros((1,) * (2 if layout.array.rows else len(layout.shape)), layout.dtype)
+
+
+def _inference() -> Inference:
+    numbers = np.zeros(1, np.float32)
+    network = Network(numbers, np.zeros((1, 7), np.int64), 0, 0, 0, 0, numbers, numbers)
+    return Inference(network, np.zeros((1, 1, 1), np.float32), *(np.zeros((1, 1, 1, 1), np.float32) for _ in range(2)))
