@@ -347,7 +347,11 @@ def test_the_lock_of_another_process_says_what_it_compiles(files: KernelFiles, h
 
 def test_a_process_starts_early_for_a_new_environment_only(empty_cache: None, tmp_path: Path) -> None:
     (tmp_path / "kernels" / "known-0123").mkdir(parents=True)
-    ahead.expect("known", ())
+    source, lock = tmp_path / "env.py", tmp_path / ".#env.py"
+    source.touch()
+    os.utime(source, (0, 0))
+    lock.symlink_to("somebody@machine.1")  # as of an editor with unsaved changes
+    ahead.expect("known", (), source=source)
     assert not ahead._waiting
     ahead.expect("new", ("warprun.math",))
     (early,) = ahead._waiting

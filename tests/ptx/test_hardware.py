@@ -234,8 +234,10 @@ COUNTERS = (
     "number_places",
     "one_output",
     "one_slope",
-    "choices_forward",
-    "choices_backward",
+    "four_outputs",
+    "four_slopes",
+    "evaluate_choices",
+    "choices_slopes",
 )
 """Parts of the names of functions that compute in 32 bits: random numbers, the bits of a float32, counters of the
 choices of an action and of the units of a layer, numbers of actors within an environment.

@@ -30,7 +30,7 @@ from warprun.config.compose import compose
 from warprun.config.schema import parameters
 from warprun.environment import Environment
 from warprun.kernels import compile as kernels
-from warprun.kernels import integers
+from warprun.kernels import integers, pieces
 from warprun.kernels.fingerprint import is_jitted
 from warprun.runs.build import Setup, set_up
 from warprun.simulation import allocation as store
@@ -62,6 +62,7 @@ KERNEL_FILES = "_kernels.py"
 
 def main(found: Path, overrides: Sequence[str]) -> None:
     """Compile the kernels of the environment of `overrides`, and write what they contain to `found`."""
+    pieces.compile_all()
     for kind in ("pass-remarks", "pass-remarks-missed", "pass-remarks-analysis"):
         llvm.set_option("", f"-{kind}=loop-vectorize")
     setup = set_up(replace(compose(overrides), device="cpu"))

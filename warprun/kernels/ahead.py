@@ -18,6 +18,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -89,13 +90,21 @@ def expect(name: str, modules: Sequence[str], processes: int = 1, source: Path |
     """
     if os.environ.get("NUMBA_DISABLE_JIT") == "1" or _waiting:
         return
-    newest = max((folder.stat().st_mtime for folder in cache_root().glob(f"{module_name(name)}-*")), default=None)
-    changed = source is not None and newest is not None and any(each.stat().st_mtime > newest for each in source.parent.glob("*.py"))
+    newest = max(map(_changed_s, cache_root().glob(f"{module_name(name)}-*")), default=None)
+    changed = source is not None and newest is not None and any(_changed_s(each) > newest for each in source.parent.glob("*.py"))
     first = _written(early) if early and (newest is None or changed) else b""
     _early[:] = [_start(modules, first)] if first else []
     _waiting.extend(_early)
     if newest is None:
         _waiting.extend(_start(modules) for _ in range(processes - len(_early)))
+
+
+def _changed_s(path: Path) -> float:
+    """Return when a file or folder was changed; 0 if it is gone, such as what a lock of an editor points to."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def want(module: ModuleType, kernel: str, signature: Sequence[Type]) -> None:
@@ -125,7 +134,8 @@ def begin(processes: int = 1) -> None:
         _send(process, [])
     dismiss()
     for place, process in enumerate(begun):
-        _send(process, orders[place:] + orders[:place])
+        # One that still does something else reads nothing before its end, and a pipe holds few orders.
+        threading.Thread(target=_send, args=(process, orders[place:] + orders[:place]), daemon=True).start()
     _begun.update(wanted)
     awaited.update((path, partial(_wait, begun, path)) for path in wanted)
     meanwhile[:] = [share]
@@ -155,14 +165,17 @@ def dismiss() -> None:
 
 
 def share() -> None:
-    """Compile here, from the end of the list, what the processes of `begin` have not come to."""
+    """Compile here, from the end of the list, what the processes of `begin` have not come to; the first call tells an error."""
+    from numba.core.errors import NumbaError  # processes are started before Numba is imported
+
     while _begun:
         path, (module, order) = _begun.popitem()
         dispatcher = getattr(module, order.kernel)
         files, key = dispatcher._cache._cache_file, dispatcher._cache._index_key(order.types, dispatcher.targetctx.codegen())
         if not path.exists() and not files.is_taken(key):
             awaited.pop(path, None)
-            dispatcher.compile(order.types)
+            with suppress(NumbaError):
+                dispatcher.compile(order.types)
 
 
 def _start(modules: Sequence[str], early: bytes = b"") -> subprocess.Popen[bytes]:
@@ -210,6 +223,7 @@ def serve(parent: int, modules: Sequence[str], early: bytes) -> None:
         import_module(module)
     numba.njit("int64(int64)")(lambda number: number + 1)  # the first compilation imports the rest of Numba
     for order in orders or pickle.load(sys.stdin.buffer):
-        recipe, kernel, types, gpu = pickle.loads(order)
-        with compiling_for(*gpu) if gpu else nullcontext():
-            compile_here(getattr(load_module(*recipe), kernel), types)
+        with suppress(Exception):  # the process that wants the kernel compiles it itself, and tells its own error
+            recipe, kernel, types, gpu = pickle.loads(order)
+            with compiling_for(*gpu) if gpu else nullcontext():
+                compile_here(getattr(load_module(*recipe), kernel), types)

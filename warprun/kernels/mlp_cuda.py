@@ -125,7 +125,7 @@ def threads_for(network: Network, columns: int) -> int:
 
 
 def load_columns(network, obs, first, count, features, block, thread, threads):
-    """Load the observations of `count` actors, from `first` on, into the first rows of the block, normalised as in `mlp.normalize`."""
+    """Load the observations of `count` actors, from `first` on, into the first rows of the block, normalised as in `mlp.compute`."""
     for n in range(thread, count * features, threads):
         column, f = n // features, n % features
         x = read(obs, first * features + n)

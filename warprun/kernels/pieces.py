@@ -22,7 +22,6 @@ from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard, cast
-from weakref import WeakKeyDictionary
 
 import llvmlite.binding as llvm
 from numba import types
@@ -99,13 +98,22 @@ class UnkeptError(Exception):
 # Symbols of two processes meet in one kernel. Numba numbers functions from 1 in every process, and forked ones would go on alike.
 FunctionIdentity._unique_ids = iter(lambda: int.from_bytes(os.urandom(8), "big"), None)
 
-_made: WeakKeyDictionary[CodeLibrary, tuple[Dispatcher, CompileResult]] = WeakKeyDictionary()
-"""Code of pieces in this process -> where it is from."""
+_made: dict[CodeLibrary, tuple[Dispatcher, CompileResult]] = {}
+"""Code of pieces in this process, as long as it lives -> where it is from."""
+
+
+_keeps = [True]
+"""Whether pieces are kept and read."""
+
+
+def compile_all() -> None:
+    """Keep and read nothing from now on: this process wants what Numba knows of the functions that it compiles."""
+    _keeps[0] = False
 
 
 def keep(function: KernelFunction) -> KernelFunction:
     """Let what is compiled of a function that kernels inline be kept; return it. Nothing is compiled of a plain one."""
-    if is_jitted(function):
+    if is_jitted(function) and _keeps[0]:
         function._cache = Pieces(function)
     return function
 

@@ -1,4 +1,5 @@
-"""Experience replay of one row, node or draw, for kernels on CPU and on CUDA; `learning.replay` is the reference."""
+"""Experience replay of one row, node or draw, for kernels on CPU and on CUDA; `learning.replay` has the memory, and tests a
+form by torch."""
 
 from __future__ import annotations
 

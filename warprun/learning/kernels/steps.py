@@ -79,9 +79,8 @@ class TileStep:
         if self._drawn is None or batch is not self._batch:
             self._batch, self._drawn = batch, Drawn.of(batch, of.error)
         gradient, means = self.gradient(self._drawn, of.rows)
-        mean_(of.communicator, of.rows, gradient)
+        mean_(of.communicator, of.rows, gradient, means)
         norm = self._adam.step(gradient, of.tau if due.target else 0.0)
-        mean_(of.communicator, of.rows, means)
         return Taken(means[LOSS], means[VALUE], of.error, norm)
 
 

@@ -1,6 +1,7 @@
 """Tiles of transitions on a CPU, one in each column of blocks in the caches: the operations of which losses are made.
 
-`kernels.cuda.tiles` has the same names for a GPU. A loss (`kernels.losses`) is written with them once.
+`kernels.cuda.tiles` has the same names for a GPU. A loss (`kernels.losses`, `kernels.policy_loss`) is written with them
+once.
 """
 
 from __future__ import annotations

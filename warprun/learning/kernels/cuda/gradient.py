@@ -134,8 +134,17 @@ class Packed:
 class CudaGradient:
     """Computes the gradients of a loss by the last of the networks that it takes; allocates its memory once."""
 
-    def __init__(self, nets: Sequence[Packed], end: int, loss: TileLoss, columns: Callable[[int], int], registers: int | None) -> None:
-        """`end` is the row behind all networks; `columns(rows)` returns those of a tile; `registers` are the most of a thread."""
+    def __init__(
+        self,
+        nets: Sequence[Packed],
+        end: int,
+        loss: TileLoss,
+        columns: Callable[[int], int],
+        registers: int | None = None,
+        most_rows: int | None = None,
+    ) -> None:
+        """`end` is the row behind all networks; `columns(rows)` returns those of a tile; `registers` are the most of a thread; `most_rows`
+        those of a batch, if they are known."""
         self._nets, trained, self._rows = nets, nets[-1], gradient_rows(end, loss.scratch, loss.terms)
         device, size = trained.parameters.device, len(trained.parameters)
         self._columns = columns(self._rows)
@@ -145,7 +154,8 @@ class CudaGradient:
         self._sums = torch.tensor(sums, dtype=torch.int32, device=device)
         self._kept, self._width = kept, size + loss.terms
         self._threads = threads_of([layer for net in nets for layer in net.table])
-        self._blocks = cuda_blocks(self._width, self._threads, multiprocessors(device))
+        blocks = cuda_blocks(self._width, self._threads, multiprocessors(device))
+        self._blocks = blocks if most_rows is None else min(blocks, -(-most_rows // self._columns))
         self._sum = BlockSums(self._width, self._blocks, device)
         self._settings = settings_for(loss.settings, lambda tensor: on_device(tensor.view(-1)), words)
         self._results = self._sum.total[:size], self._sum.total[size:]

@@ -53,7 +53,7 @@ class CudaKernels:
         nets, end = self._packed((*loss.reads, trained.network))
         columns = partial(tile_columns, batch=self._batch_size, multiprocessors=multiprocessors(trained.parameters.device))
         # Few blocks run at once, so their threads have all registers that they want.
-        return CudaGradient(nets, end, loss, columns, registers=None)
+        return CudaGradient(nets, end, loss, columns, most_rows=self._batch_size)
 
     def adam(self, trained: AnyOptimized, optimizer: Adam, target: torch.Tensor | None) -> CudaAdam:
         """Return what moves the parameters of a network, and of its target network."""
