@@ -14,7 +14,7 @@ from warprun.cli import main as cli
 from warprun.cli import sweeps
 from warprun.runs import run as runs
 from warprun.runs import rundir
-from warprun.sweeps import local, plan
+from warprun.sweeps import plan, view
 
 ALL_IN_ONE = "a  b=c,d [e] {f} (g) 'h' \"i\" ü日 & * ; # \\ !"
 FOLDERS = ["key=value", "[list]", "'quoted'", "-dash", "~home", "null"]
@@ -93,7 +93,7 @@ def test_a_run_that_is_interrupted(folder: str, printed: Printed, monkeypatch: p
 @in_some_folders
 def test_a_sweep(folder: str, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as stopped:
-        stopped.setattr(local, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        stopped.setattr(view, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         (continuing,) = printed(*SWEPT, f"sweep_dir=./{folder}", code=130)
     (again,) = printed("-m", "seed=5", *TINY, f"sweep_dir=./{folder}", code=2)
     assert again == continuing
