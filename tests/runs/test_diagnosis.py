@@ -193,7 +193,7 @@ FAULTS = {
     "env.params.outliers=0.008": "of the observed numbers are clipped",
     "agent.learning_rate=1e-9 agent.desired_kl=null": "KL divergence of",
     "agent.learning_rate=1.0 agent.desired_kl=null": "it has stopped exploring",
-    "agent.learning_rate=0.3 agent.desired_kl=null agent.entropy_coef=0": "it has stopped exploring",
+    "agent.learning_rate=0.3 agent.desired_kl=null agent.entropy_coef=0": "an early update moved the policy by a KL divergence of",
     "agent.entropy_coef=10": "still prefers no action",
     "agent=a2c agent.learning_rate=1e-9": "still prefers no action",
     f"{PENDULUM} agent.network.log_std_init=5": "nearly all actions are cut off",
