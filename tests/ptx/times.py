@@ -68,10 +68,9 @@ def per_tile() -> float:
 
 
 def step(name: str, **settings: Any) -> dict[str, Executed]:
-    """Return what one gradient step off policy executes on a whole card, 256-256 for critics and actors, 64-64 for values."""
+    """Return what one gradient step off policy executes on a whole card: networks of 256-256 units, 64-64 for DQN."""
     hidden = [64, 64] if name == "dqn" else [256, 256]
-    case = {"dqn": "dqn", "sac": "sac", "td3": "td3"}[name]
-    _, space, _ = off_policy.CASES[case]
+    _, space, _ = off_policy.CASES[name]
     env = off_policy.environment_of(space)
     given = {"learning_starts": 0, "batch_size": BATCH, "utd_ratio": 1 / 30, "network": LayersConfig(hidden=hidden), **settings}
 
