@@ -36,6 +36,7 @@ class OnDevice:
     """A tensor of the CPU that shows itself as CUDA tensors do."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor  # Numba keeps what it got, and with it the memory
         strides = None if tensor.is_contiguous() else tuple(s * tensor.element_size() for s in tensor.stride())
         data = (tensor.data_ptr() if tensor.numel() else 0, False)
         shown = {"typestr": TYPES[tensor.dtype], "shape": tuple(tensor.shape), "strides": strides, "data": data, "version": 2}
