@@ -19,10 +19,12 @@ from unittest import mock
 import pytest
 
 from tests.kernels.test_ptx import compiled
+from tests.ptx.tensor_core import defines
 from tests.ptx.translate import Module
 from warprun.kernels.compile import cache_root
 
 HERE = Path(__file__).parent
+MACHINE = [HERE / "machine.c", HERE / "tensor_core.c"]
 CAPABILITY = (9, 0)
 """What PTX is compiled for. Kernels ask for nothing newer than 7.5, and the PTX differs little."""
 
@@ -45,7 +47,7 @@ class Compiled:
 
 @cache
 def version() -> str:
-    return digest("".join((HERE / name).read_text() for name in ("translate.py", "instructions.py", "machine.h")))
+    return digest("".join((HERE / name).read_text() for name in ("translate.py", "instructions.py", "memory.py", "machine.h")))
 
 
 def folder() -> Path:
@@ -56,7 +58,7 @@ def folder() -> Path:
 
 def library(name: str, sources: list[Path], *options: str) -> Path:
     """Compile C files to a shared library, once for their text."""
-    command = ["gcc", "-w", "-fPIC", "-shared", "-ffp-contract=off", f"-I{HERE}", *options]
+    command = ["gcc", "-w", "-fPIC", "-shared", "-ffp-contract=off", f"-I{HERE}", *options, *defines()]
     if "fma" in Path("/proc/cpuinfo").read_text():
         command.append("-mfma")
     text = b"".join(source.read_bytes() for source in [*sources, HERE / "machine.h"])

@@ -21,7 +21,7 @@ from numba import cuda
 from numba.cuda.cudadrv import driver as numba_driver
 
 from tests.kernels import graphs
-from tests.ptx.build import HERE, digest, folder, library, translated, write
+from tests.ptx.build import HERE, MACHINE, digest, folder, library, translated, write
 from tests.ptx.project import DEVICE
 from tests.ptx.rolling import FUSED_TOLERANCE, TANH, difference, fused, stepwise
 from tests.simulation.rollouts import CASES, CPU
@@ -47,7 +47,7 @@ class Driver:
     """The stand-in; while it exists, engines of `DEVICE` find a GPU."""
 
     def __init__(self) -> None:
-        sources = [HERE / "driver.c", HERE / "machine.c"]
+        sources = [HERE / "driver.c", *MACHINE]
         # Who asks for libcuda.so.1 from now on gets this one, which has that name.
         path = library("libcuda", sources, "-O2", "-Wl,-soname,libcuda.so.1")
         self.loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)

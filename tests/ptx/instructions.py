@@ -1,4 +1,4 @@
-"""The instructions of PTX, each as C for `machine.c`: registers are unsigned integers, and floats their bits.
+"""The instructions of PTX but those of memory, each as C for `machine.c`: registers are unsigned integers, and floats their bits.
 
 What is not known, a modifier or a type, is an error that names the line: nothing is skipped, and nothing guessed.
 """
@@ -11,8 +11,6 @@ ORDERED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "lo": "<", 
 UNORDERED = {"ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
 """True for nan, too: the opposite, negated."""
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
-ACCESS = ("global", "shared", "volatile", "v2", "v4", "relaxed", "weak", "cta", "gpu")
-"""Modifiers of loads and stores; their order among blocks is not modelled."""
 FUNCTIONS = {
     "sqrt": "sqrtf({})",
     "rcp": "(1 / {})",
@@ -24,6 +22,7 @@ FUNCTIONS = {
     "tanh": "tanhf({})",
 }
 ROUNDINGS = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
+MMA = "sync.m16n8k16.row.col.f32.bf16.bf16.f32"
 WIDER = {16: "int32_t", 32: "int64_t", 64: "__int128"}
 
 
@@ -70,8 +69,10 @@ class Instruction:
                 raise self.scope.unknown(f"modifier .{modifier} of {self.name}")
 
     def value(self, n: int, kind: str | None = None) -> str:
-        """Return operand `n` as a value of a type, that of the instruction by default."""
-        return self.scope.read(self.operands[n], kind or self.kind)
+        """Return operand `n` as a value of a type, that of the instruction by default; subnormal ones are zero with .ftz."""
+        kind = kind or self.kind
+        read = self.scope.read(self.operands[n], kind)
+        return f"ftz({read})" if kind == "f32" and "ftz" in self.modifiers else str(read)
 
     def give(self, value: str, kind: str | None = None) -> None:
         self.scope.write(self.operands[0], kind or self.kind, value)
@@ -130,51 +131,6 @@ def move(i: Instruction) -> None:
         i.give(scope.symbol(given))
 
 
-def to_address(i: Instruction) -> None:
-    """Addresses of shared memory begin at 0 in its own space, and at `world.shared` in the general one."""
-    given = i.operands[1]
-    value = i.value(1, "u64") if i.scope.is_register(given) else i.scope.symbol(given)
-    if "shared" in i.modifiers:
-        value += f" {'-' if 'to' in i.modifiers else '+'} (uint64_t)(uintptr_t)world.shared"
-    elif not {"global", "const", "param"} & set(i.modifiers):
-        raise i.scope.unknown(f"cvta.{'.'.join(i.modifiers)}")
-    i.give(value, "u64")
-
-
-def parts_of(i: Instruction, operand: str) -> list[str]:
-    return [part.strip() for part in operand.strip("{}").split(",")] if {"v2", "v4"} & set(i.modifiers) else [operand]
-
-
-def space_of(i: Instruction) -> str:
-    if "local" in i.modifiers:
-        raise i.scope.unknown("local memory")
-    return "SHARED" if "shared" in i.modifiers else "GLOBAL"
-
-
-def load(i: Instruction) -> None:
-    i.allow(*ACCESS, "param", "const", "nc", "ca", "cg")
-    scope, size, sign = i.scope, width_of(i.kind) // 8, "s" if i.kind[0] == "s" else "u"
-    kind = f"{sign}{8 * size}"
-    if "param" in i.modifiers:
-        found = re.fullmatch(r"\[([\w$]+)(?:\+(\d+))?\]", i.operands[1])
-        if not found:
-            raise scope.unknown(f"parameter {i.operands[1]}")
-        i.give(f"*({c_type(kind)} *)((char *)world.parameters[{scope.parameter(found[1])}] + {found[2] or 0})", kind)
-        return
-    for n, target in enumerate(parts_of(i, i.operands[0])):
-        at = f"{scope.address(i.operands[1])} + {n * size}"
-        scope.write(target, kind, f"LOAD({c_type(kind)}, {space_of(i)}, {at}, {scope.number})")
-
-
-def store(i: Instruction) -> None:
-    i.allow(*ACCESS, "wb", "cg")
-    size = width_of(i.kind) // 8
-    for n, given in enumerate(parts_of(i, i.operands[1])):
-        at = f"{i.scope.address(i.operands[0])} + {n * size}"
-        value = i.scope.read(given, f"b{8 * size}")
-        i.scope.put(f"{{ STORE(uint{8 * size}_t, {space_of(i)}, {at}, {value}, {i.scope.number}); }}")
-
-
 def flushed(i: Instruction, value: str) -> str:
     return f"ftz({value})" if "ftz" in i.modifiers else value
 
@@ -218,7 +174,9 @@ def divide(i: Instruction) -> None:
     if not i.real:
         i.allow()
         i.give(f"div_{i.kind}(t, {a}, {b}, {i.scope.number})")
-    elif "approx" in i.modifiers:
+        return
+    i.scope.put("t->mufu++;")  # a reciprocal, and steps of Newton where all digits must be right
+    if "approx" in i.modifiers:
         i.allow("approx")
         i.give(f"div_approx({a}, {b})")
     elif "full" in i.modifiers:
@@ -236,14 +194,25 @@ def remainder(i: Instruction) -> None:
 
 def function(i: Instruction) -> None:
     """Functions of one float, most of them approximate: `world.ulps` says how far off."""
+    i.scope.put("t->mufu++;")
     if i.name == "rcp" and i.kind == "f64" and "ftz" in i.modifiers:
         i.allow("approx", "ftz")
         i.give(f"rcp_upper({i.value(1)})")
         return
     exact = "rn" in i.modifiers
-    i.allow("rn" if exact else "approx")
+    i.allow("rn" if exact else "approx", "ftz")
     value = ("sqrt({})" if i.name == "sqrt" and i.kind == "f64" else FUNCTIONS[i.name]).format(i.value(1))
-    i.give(value if exact else f"approximate({value}, b32({i.value(1)}), 0)")
+    i.give(flushed(i, value if exact else f"approximate({value}, b32({i.value(1)}), 0)"))
+
+
+def matrix_product(i: Instruction) -> None:
+    """mma, at which the threads of a warp meet."""
+    parts = [[part.strip() for part in operand.strip("{}").split(",")] for operand in i.operands]
+    if ".".join(i.modifiers) != MMA or list(map(len, parts)) != [4, 4, 2, 4]:
+        raise i.scope.unknown("this kind of mma")
+    given = ", ".join(i.scope.read(part, "b32") for operand in parts[1:] for part in operand)
+    taken = " ".join(f"{i.scope.register(part)} = result_[{n}];" for n, part in enumerate(parts[0]))
+    i.scope.put(f"{{ uint32_t given_[] = {{{given}}}, result_[4]; t->mma++; mma(t, {i.scope.number}, given_, result_); {taken} }}")
 
 
 def negate(i: Instruction) -> None:
@@ -261,9 +230,10 @@ def absolute(i: Instruction) -> None:
 
 
 def extreme(i: Instruction) -> None:
-    i.allow()
+    i.allow(*(("NaN", "ftz") if i.kind == "f32" else ()))
     a, b = i.value(1), i.value(2)
-    i.give(f"{i.name}_{i.kind}({a}, {b})" if i.real else f"({a} {'<' if i.name == 'min' else '>'} {b} ? {a} : {b})")
+    real = f"{i.name}{'_nan' if 'NaN' in i.modifiers else ''}_{i.kind}({a}, {b})"
+    i.give(real if i.real else f"({a} {'<' if i.name == 'min' else '>'} {b} ? {a} : {b})")
 
 
 def bitwise(i: Instruction) -> None:
@@ -350,6 +320,9 @@ def select(i: Instruction) -> None:
 
 def convert(i: Instruction) -> None:
     *rounding, to, given = i.modifiers
+    if i.modifiers == ["rn", "bf16x2", "f32"]:  # the first operand has the upper half
+        i.give(f"(to_bf16({i.value(1)}) << 16 | to_bf16({i.value(2)}))", "b32")
+        return
     x, real = i.value(1), to[0] == "f"
     if given[0] == "f" and (not real or to == given):
         i.allow(*ROUNDINGS, among=rounding)
@@ -365,14 +338,14 @@ def convert(i: Instruction) -> None:
 
 
 Emit = Callable[[Instruction], None]
-ALONE: dict[str, Emit] = {"trap": trap, "bra": branch, "mov": move, "cvta": to_address, "st": store, "div": divide}
+ALONE: dict[str, Emit] = {"trap": trap, "bra": branch, "mov": move, "div": divide}
 ALONE |= {"rem": remainder, "neg": negate, "abs": absolute, "not": complement, "shf": funnel, "bfe": extract}
 ALONE |= {"bfi": insert, "prmt": permute, "setp": compare, "selp": select, "cvt": convert}
 EMIT: dict[str, Emit] = {
     **ALONE,
+    "mma": matrix_product,
     **dict.fromkeys(("ret", "exit"), leave),
     **dict.fromkeys(("bar", "barrier"), barrier),
-    **dict.fromkeys(("ld", "ldu"), load),
     **dict.fromkeys(("mad", "fma"), multiply_add),
     **dict.fromkeys(("add", "sub", "mul"), sum_or_product),
     **dict.fromkeys(("min", "max"), extreme),

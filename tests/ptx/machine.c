@@ -32,7 +32,8 @@ struct region {
 };
 
 enum kind { OUT_OF_BOUNDS = 1, MISALIGNED, UNINITIALISED, RACE_WRITE_READ, RACE_READ_WRITE, RACE_WRITE_WRITE,
-            RACE_SAME_VALUE, RACE_BLOCKS, EXITED_AT_BARRIER, DIFFERENT_BARRIERS, SPLIT_WARP, NEVER_WRITTEN };
+            RACE_SAME_VALUE, RACE_BLOCKS, EXITED_AT_BARRIER, DIFFERENT_BARRIERS, SPLIT_WARP, NEVER_WRITTEN,
+            INCOMPLETE_WARP };
 
 struct fault {
     uint32_t kind, space, region, line, other_line, thread, other, block, size, count;
@@ -43,7 +44,8 @@ struct world world;
 struct fault faults[MOST_FAULTS];
 uint32_t fault_count;
 uint64_t accesses, barriers;
-uint64_t issued, longest;                 /* instructions of all warps of a launch, as many as its busiest thread has; the most of a warp */
+/* Instructions of a launch, of a warp as many as its busiest thread has: of all warps, of the longest, and for two units. */
+uint64_t issued, longest, issued_mma, issued_mufu;
 int unchecked;                            /* global memory is whatever the host has */
 
 static struct region *regions;
@@ -128,6 +130,11 @@ static struct region *place(struct thread *t, int *space, uint64_t address, uint
     return r;
 }
 
+/* Say if the address of a vector is not a multiple of all its bytes. */
+void aligned(struct thread *t, uint64_t address, uint32_t size, uint32_t line) {
+    if (address % size) report(MISALIGNED, GLOBAL, 0, line, 0, t->index, 0, size, address);
+}
+
 static int poisoned(uint64_t address, uint32_t size) {
     const unsigned char *at = (const unsigned char *)(uintptr_t)address;
     for (uint32_t n = 0; n < size; n++) if (at[n] != POISON) return 0;
@@ -189,8 +196,6 @@ int writes(struct thread *t, int space, uint64_t address, uint32_t size, uint32_
 
 /* Fibers ---------------------------------------------------------------------------------------------------------- */
 
-enum { READY, WAITING, DONE };
-
 #if defined(__x86_64__)
 /* Keep this stack in *from and go on with another one. */
 void switch_stack(void **from, void *to);
@@ -246,9 +251,17 @@ static void pause_fiber(struct thread *t) { swapcontext(&contexts[t->index], &ma
 #endif
 
 void barrier(struct thread *t, uint32_t line, uint32_t vote) {
-    t->barrier = line;
+    t->line = line;
     t->vote = vote;
     t->state = WAITING;
+    pause_fiber(t);
+}
+
+void mma(struct thread *t, uint32_t line, const uint32_t *given, uint32_t *result) {
+    t->line = line;
+    t->given = given;
+    t->result = result;
+    t->state = AT_MMA;
     pause_fiber(t);
 }
 
@@ -271,11 +284,25 @@ static void arrange(uint32_t *order, uint32_t count, int how) {
     }
 }
 
+/* Say which threads wait at an mma for others of their warp that are elsewhere; return how many. */
+static uint32_t check_mma(void) {
+    uint32_t waiting = 0;
+    for (uint32_t n = 0; n < thread_count; n++) {
+        if (threads[n].state != AT_MMA) continue;
+        uint32_t other = 0;
+        for (uint32_t m = n & ~31u; m < thread_count && m <= (n | 31u); m++)
+            if (threads[m].state != DONE && threads[m].line != threads[n].line) other = threads[m].line;
+        report(INCOMPLETE_WARP, 0, 0, threads[n].line, other, n, 0, 0, 0);
+        waiting++;
+    }
+    return waiting;
+}
+
 /* After every thread has come to a barrier or to its end: say what is wrong; return how many wait. */
 static uint32_t check_barrier(void) {
     uint32_t waiting = 0, line = 0, votes = 0;
     for (uint32_t n = 0; n < thread_count; n++)
-        if (threads[n].state == WAITING) { waiting++; line = threads[n].barrier; votes += threads[n].vote != 0; }
+        if (threads[n].state == WAITING) { waiting++; line = threads[n].line; votes += threads[n].vote != 0; }
     if (!waiting) return 0;
     world.votes = votes;
     world.all = votes == waiting;
@@ -284,11 +311,11 @@ static uint32_t check_barrier(void) {
         struct thread *t = &threads[n];
         if (t->state == DONE) {
             report(EXITED_AT_BARRIER, 0, 0, line, 0, n, 0, waiting, 0);
-        } else if (t->barrier != line) {
-            report(DIFFERENT_BARRIERS, 0, 0, line, t->barrier, n, 0, waiting, 0);
+        } else if (t->line != line) {
+            report(DIFFERENT_BARRIERS, 0, 0, line, t->line, n, 0, waiting, 0);
             for (uint32_t m = n & ~31u; m < thread_count && m <= (n | 31u); m++)
-                if (threads[m].state == WAITING && threads[m].barrier != t->barrier)
-                    report(SPLIT_WARP, 0, 0, line, t->barrier, n, m, waiting, 0);
+                if (threads[m].state == WAITING && threads[m].line != t->line)
+                    report(SPLIT_WARP, 0, 0, line, t->line, n, m, waiting, 0);
         }
     }
     return waiting;
@@ -301,20 +328,29 @@ static void run_block(int how) {
     for (uint32_t n = 0; n < thread_count; n++) {
         struct thread *t = &threads[n];
         uint32_t x = world.ntid[0], y = world.ntid[1];
-        *t = (struct thread){{n % x, n / x % y, n / x / y}, n, 0, 0, READY, 0};
+        *t = (struct thread){.tid = {n % x, n / x % y, n / x / y}, .index = n, .state = READY};
         make_fiber(t);
     }
     do {
         arrange(order, thread_count, how);
         for (uint32_t n = 0; n < thread_count; n++)
-            if (threads[order[n]].state != DONE) go_on(&threads[order[n]]);
+            if (threads[n].state == WAITING) threads[n].state = READY;
+        do {
+            for (uint32_t n = 0; n < thread_count; n++)
+                if (threads[order[n]].state == READY) go_on(&threads[order[n]]);
+        } while (multiply_warps(threads, thread_count));
+        if (check_mma()) break;  /* what follows an mma without its warp is undefined: the block ends */
         epoch++;
     } while (check_barrier());
     for (uint32_t n = 0; n < thread_count; n += 32) {
-        uint64_t most = 0;
-        for (uint32_t m = n; m < thread_count && m < n + 32; m++) if (threads[m].executed > most) most = threads[m].executed;
-        issued += most;
-        if (most > longest) longest = most;
+        uint64_t executed = 0, mma = 0, mufu = 0;
+        for (struct thread *t = &threads[n]; t < threads + thread_count && t < threads + n + 32; t++) {
+            if (t->executed > executed) executed = t->executed;
+            if (t->mma > mma) mma = t->mma;
+            if (t->mufu > mufu) mufu = t->mufu;
+        }
+        issued += executed, issued_mma += mma, issued_mufu += mufu;
+        if (executed > longest) longest = executed;
     }
 }
 
@@ -341,7 +377,7 @@ int launch(void (*function)(struct thread *), void **parameters, const uint32_t 
     world.dynamic_bytes = dynamic_bytes;
     world.ulps = ulps;
     launch_began = epoch + 1;
-    issued = longest = 0;
+    issued = longest = issued_mma = issued_mufu = 0;
     chance = seed;
     uint32_t *blocks_in_order = malloc(blocks * sizeof *blocks_in_order);
     arrange(blocks_in_order, (uint32_t)blocks, order);

@@ -6,14 +6,19 @@
 #include <stdint.h>
 #include <string.h>
 
+enum { READY, WAITING, AT_MMA, DONE };
+
 struct thread {
     uint32_t tid[3];
     uint32_t index;       /* in its block */
-    uint32_t barrier;     /* the line of PTX where it waits */
+    uint32_t line;        /* of PTX, where it waits */
     uint32_t vote;        /* what it brings to a barrier that reduces */
     uint32_t state;
     void *stack;          /* where it goes on */
+    const uint32_t *given; /* what it brings to an mma: registers of A, B and C */
+    uint32_t *result;     /* what it gets: D */
     uint64_t executed;    /* instructions, but for moves between registers */
+    uint64_t mma, mufu;   /* those of them for tensor cores and for the unit of special functions */
 };
 
 struct world {
@@ -32,9 +37,14 @@ extern struct world world;
 extern int reads(struct thread *t, int space, uint64_t address, uint32_t size, uint32_t line);
 extern int writes(struct thread *t, int space, uint64_t address, uint32_t size, uint32_t line, const void *value);
 extern void barrier(struct thread *t, uint32_t line, uint32_t vote);
+extern void aligned(struct thread *t, uint64_t address, uint32_t size, uint32_t line);
+extern void mma(struct thread *t, uint32_t line, const uint32_t *given, uint32_t *result);
+extern uint32_t multiply_warps(struct thread *threads, uint32_t count);
 extern void trap(struct thread *t, uint32_t line, int kind);
 
 enum { BY_ZERO = 20, TRAP };
+
+#define CANONICAL_NAN 0x7FFFFFFFu
 
 #define ADDRESS(space, a) ((space) == SHARED ? (uint64_t)(uintptr_t)world.shared + (uint64_t)(a) : (uint64_t)(a))
 
@@ -69,6 +79,15 @@ static inline float max_f32(float a, float b) {
 }
 static inline double min_f64(double a, double b) { return a != a ? b : b != b ? a : a < b ? a : b; }
 static inline double max_f64(double a, double b) { return a != a ? b : b != b ? a : a > b ? a : b; }
+
+static inline float min_nan_f32(float a, float b) { return a != a || b != b ? f32(CANONICAL_NAN) : min_f32(a, b); }
+static inline float max_nan_f32(float a, float b) { return a != a || b != b ? f32(CANONICAL_NAN) : max_f32(a, b); }
+
+/* The bits of a number rounded to bf16, to nearest and ties to even. */
+static inline uint32_t to_bf16(float x) {
+    uint32_t b = b32(x);
+    return x != x ? CANONICAL_NAN >> 16 : (b + 0x7FFFu + (b >> 16 & 1)) >> 16;
+}
 
 /* The result of an approximate instruction: off by up to world.ulps, by the operands alone, as on a GPU. */
 static inline float approximate(float exact, uint32_t a, uint32_t b) {

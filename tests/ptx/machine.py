@@ -17,7 +17,7 @@ import torch
 from numba import typeof
 from numba.core import types
 
-from tests.ptx.build import HERE, Compiled, build, library
+from tests.ptx.build import MACHINE, Compiled, build, library
 from tests.ptx.mistakes import Mistake
 
 SHADOW = np.dtype([("epochs", np.uint32, 5), ("threads", np.uint16, 2)])
@@ -48,6 +48,7 @@ class Kind(IntEnum):
     DIFFERENT_BARRIERS = 10
     SPLIT_WARP = 11
     NEVER_WRITTEN = 12
+    INCOMPLETE_WARP = 13
     DIVISION_BY_ZERO = 20
     TRAP = 21
 
@@ -95,12 +96,23 @@ class Array:
         self.type = typeof(self.tensor.detach().numpy())
 
 
+class Issued(NamedTuple):
+    """Instructions of a launch, without moves; a warp has as many as its busiest thread."""
+
+    issued: int
+    longest: int
+    """Of the warp with the most."""
+    issued_mma: int
+    issued_mufu: int
+    """Those for tensor cores, and for the unit of special functions."""
+
+
 @dataclass
 class Seen:
     launches: int = 0
     findings: list[Finding] = field(default_factory=list)
-    issued: list[tuple[int, int]] = field(default_factory=list)
-    """Of each launch: instructions of all warps, and of the longest one."""
+    issued: list[Issued] = field(default_factory=list)
+    """Of each launch."""
 
 
 class Machine:
@@ -113,7 +125,7 @@ class Machine:
         self.mistake: Mistake | None = None
         self.seen: dict[str, Seen] = {}
         self._kernels: dict[tuple[int, tuple[Any, ...]], tuple[Any, Compiled]] = {}
-        self._runtime = ctypes.CDLL(str(library("machine", [HERE / "machine.c"], "-O2")), mode=ctypes.RTLD_GLOBAL)
+        self._runtime = ctypes.CDLL(str(library("machine", MACHINE, "-O2")), mode=ctypes.RTLD_GLOBAL)
         libc = ctypes.CDLL(None)
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -122,7 +134,7 @@ class Machine:
         self.shadows: dict[int, np.ndarray] = {}
         self._faults = (Fault * 4096).in_dll(self._runtime, "faults")
         self._fault_count = ctypes.c_uint32.in_dll(self._runtime, "fault_count")
-        self._issued, self._longest = (ctypes.c_uint64.in_dll(self._runtime, name) for name in ("issued", "longest"))
+        self._issued = [ctypes.c_uint64.in_dll(self._runtime, name) for name in Issued._fields]
 
     def findings(self, *allowed: Kind) -> list[Finding]:
         """Return what is wrong: all that was seen but for what is harmless or `allowed`."""
@@ -169,7 +181,7 @@ class Machine:
         memory.copy_out()
         seen = self.seen.setdefault(kernel.name, Seen())
         seen.launches += 1
-        seen.issued.append((self._issued.value, self._longest.value))
+        seen.issued.append(Issued(*(number.value for number in self._issued)))
         names = memory.names(dispatcher.py_func)
         found = [told(kernel, fault, names) for fault in self._faults[: self._fault_count.value]]
         seen.findings += [finding for finding in found if finding not in seen.findings]

@@ -2,7 +2,8 @@
 
     python -m tests.ptx.times
 
-A kernel takes as long as its busiest warp, or as all its instructions at the rate of the card, whichever is longer. Three numbers turn
+A kernel takes as long as its busiest warp, or as all its instructions, its products of matrices (mma) or its special functions (MUFU: of
+exponentials, square roots, reciprocals and the like) at the rate of the card, whichever is longest. Three numbers turn
 instructions of PTX into time, and each is measured: Nsight Compute on an H200 found, for the gradient of A2C 64-64 with 1,000,000
 CartPoles, the instructions of SASS for a tile and the share of issue slots in use; a rollout of 10,000, whose blocks are few, how many
 cycles a warp takes for an instruction.
@@ -31,17 +32,25 @@ SASS_OF_A_TILE = 0.69 * 56_610_829 * SCHEDULERS * MULTIPROCESSORS / (16_000_000 
 """Instructions for a tile of 32 rows in the gradient of A2C: the share of issue slots in use, the cycles, and the tiles."""
 USED = 0.69
 """Share of the issue slots in use where a card is full."""
+CYCLES_OF_MMA = 6.5
+"""For which an mma of 16 x 8 x 16 in bf16 occupies the tensor core of its scheduler, which multiplies 512 pairs a cycle at its peak:
+mma.sync reaches 62 % of that on Hopper (arXiv 2402.13499)."""
+CYCLES_OF_MUFU = 8
+"""For which a special function of a warp occupies the unit of its scheduler: 16 results a cycle and multiprocessor (CUDA C++ Programming
+Guide, throughput of native arithmetic instructions, compute capability 9.0)."""
 MEASURED_US = {"gradient": 305.0, "rollout": 249.9}
 """Of A2C 64-64 with 10,000 CartPoles and a horizon of 16."""
 BATCH = 256
 
 
 class Executed(NamedTuple):
-    """Instructions of a kernel, without moves: of all warps, and of the longest."""
+    """Instructions of a kernel, without moves: of all warps, of the longest, and of all for tensor cores and for special functions."""
 
     launches: int
     issued: float
     longest: float
+    mma: float = 0.0
+    mufu: float = 0.0
 
 
 def executed(work: Callable[[], object]) -> dict[str, Executed]:
@@ -50,7 +59,7 @@ def executed(work: Callable[[], object]) -> dict[str, Executed]:
     with on(machine()):
         work()
     found = {name: seen.issued for name, seen in machine().seen.items()}
-    return {name: Executed(len(each), sum(n for n, _ in each), sum(n for _, n in each)) for name, each in found.items()}
+    return {name: Executed(len(each), *map(sum, zip(*each, strict=True))) for name, each in found.items()}
 
 
 def gradient(rows: int) -> Executed:
@@ -87,8 +96,9 @@ def step(name: str, **settings: Any) -> dict[str, Executed]:
 
 def seconds(found: Executed, sass_per_ptx: float, cycles: float) -> float:
     """Return the expected time of the launches of a kernel."""
-    slots = found.issued * sass_per_ptx / (MULTIPROCESSORS * SCHEDULERS * USED)
-    return max(slots, found.longest * sass_per_ptx * cycles) / CLOCK_HZ
+    slots = found.issued * sass_per_ptx / USED
+    whole_card = max(slots, found.mma * CYCLES_OF_MMA, found.mufu * CYCLES_OF_MUFU) / (MULTIPROCESSORS * SCHEDULERS)
+    return max(whole_card, found.longest * sass_per_ptx * cycles) / CLOCK_HZ
 
 
 def main() -> None:

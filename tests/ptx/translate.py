@@ -1,6 +1,6 @@
 """PTX to C: every kernel of a PTX module becomes a C function for `machine.c`.
 
-A register becomes an unsigned integer of its width, a label a label, an instruction a statement (`instructions.py`).
+A register becomes an unsigned integer of its width, a label a label, an instruction a statement (`instructions.py`, `memory.py`).
 Loads, stores and barriers carry the number of their line of PTX, by which the machine reports.
 """
 
@@ -8,8 +8,10 @@ import re
 from collections import ChainMap
 from dataclasses import dataclass, field
 
-from tests.ptx.instructions import EMIT, Instruction, Unknown, c_type, width_of
+from tests.ptx import instructions, memory
+from tests.ptx.instructions import Instruction, Unknown, c_type, width_of
 
+EMIT = instructions.EMIT | memory.EMIT
 AXES = list(enumerate("xyz"))
 SPECIAL = {f"%{name}.{axis}": f"world.{name}[{n}]" for name in ("ntid", "nctaid", "ctaid") for n, axis in AXES}
 SPECIAL |= {f"%tid.{axis}": f"t->tid[{n}]" for n, axis in AXES}
