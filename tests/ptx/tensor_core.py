@@ -59,8 +59,8 @@ def unpack(words: np.ndarray, places: Places, shape: tuple[int, int]) -> np.ndar
 def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Return A B + C of float32 matrices, A and B of numbers of bf16, with sums cut as on Hopper."""
     a, b, c = (np.ascontiguousarray(x, np.float32) for x in (a, b, c))
-    left, right, more = (np.float64(x) for x in (a[..., :, None, :], np.swapaxes(b, -1, -2)[..., None, :, :], c[..., None]))
     with np.errstate(invalid="ignore", over="ignore"):
+        left, right, more = (np.float64(x) for x in (a[..., :, None, :], np.swapaxes(b, -1, -2)[..., None, :, :], c[..., None]))
         terms = np.concatenate([left * right, more], -1)
         exponents = np.concatenate([_exponent(left) + _exponent(right), _exponent(more)], -1)
         most = exponents.max(-1)

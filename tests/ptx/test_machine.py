@@ -197,7 +197,16 @@ def test_names_within_braces_hide_those_outside() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["atom.global.add.u32 %r1, [%r2], 1;", "cvt.rz.f32.s32 %r1, %r2;", "bar.sync 1, 32;", "ld.local.u32 %r1, [%r2];"]
+    "line",
+    [
+        "atom.global.add.u32 %r1, [%r2], 1;",
+        "cvt.rz.f32.s32 %r1, %r2;",
+        "bar.sync 1, 32;",
+        "ld.local.u32 %r1, [%r2];",
+        "min.NaN.f64 %r1, %r2, %r2;",
+        "cvt.rz.bf16x2.f32 %r1, %r2, %r2;",
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r1}, {%r2}, {%r2}, {%r2};",
+    ],
 )
 def test_what_is_not_known_is_an_error_that_names_the_line(line: str) -> None:
     with pytest.raises(Unknown, match="line 6 of the PTX"):

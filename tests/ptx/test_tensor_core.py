@@ -1,23 +1,31 @@
-"""The machine multiplies matrices as tensor cores do, and sees what is wrong where a kernel gives them something else."""
+"""The machine multiplies matrices as tensor cores do, and sees what is wrong in kernels that do it in a wrong way."""
 
+import inspect
+import re
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from llvmlite import ir
-from numba import cuda, types
+from numba import cuda, float32, types
 from numba.core import cgutils
 from numba.core.extending import intrinsic
 
 from tests.ptx import tensor_core
-from tests.ptx.build import NEEDED
-from tests.ptx.machine import Array, Order
+from tests.ptx.build import NEEDED, digest
+from tests.ptx.machine import Array, Kind, Order, type_of
+from tests.ptx.mistakes import Mistake
 from tests.ptx.rolling import clear, machine
-from tests.ptx.tensor_core import COLUMNS, DEPTH, ROWS
+from tests.ptx.tensor_core import COLUMNS, DEPTH, ROWS, from_bf16, multiply, pack, to_bf16
+from tests.ptx.times import Executed, seconds
 
 pytestmark = NEEDED
 
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
+REAL, WORD = ir.FloatType(), ir.IntType(32)
 
 
 def assembly(builder: Any, text: str, result: Any, kinds: str, values: Any, *attributes: str) -> Any:
@@ -27,41 +35,381 @@ def assembly(builder: Any, text: str, result: Any, kinds: str, values: Any, *att
 
 @intrinsic
 def mma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
-    """Return D = A B + C: tuples of 4 and 2 uint32 and of 4 float32."""
+    """Return D = A B + C: the registers of a lane, tuples of 4 and 2 uint32 and of 4 float32."""
 
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         values = [builder.extract_value(each, n) for each, count in zip(args, (4, 2, 4), strict=True) for n in range(count)]
-        found = ir.LiteralStructType([ir.FloatType()] * 4)
         # Convergent: LLVM must not move it into a branch that some threads do not take.
-        kinds = "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"
-        got = assembly(builder, MMA, found, kinds, values, "convergent", "nounwind", "readnone")
-        return cgutils.pack_array(builder, [builder.extract_value(got, n) for n in range(4)])
+        attributes = ("convergent", "nounwind", "readnone")
+        found = assembly(builder, MMA, ir.LiteralStructType([REAL] * 4), "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", values, *attributes)
+        return cgutils.pack_array(builder, [builder.extract_value(found, n) for n in range(4)])
 
     return types.UniTuple(types.float32, 4)(a, b, c), code
 
 
-def kernel(a, b, c, d):  # type: ignore[no-untyped-def]
-    t = cuda.threadIdx.x
-    found = mma((a[t, 0], a[t, 1], a[t, 2], a[t, 3]), (b[t, 0], b[t, 1]), (c[t, 0], c[t, 1], c[t, 2], c[t, 3]))
+@intrinsic
+def split(typingctx, x, y):  # type: ignore[no-untyped-def]
+    """Return two float32 as two words of bf16: what they are rounded to, and the rest; x in the low halves."""
+
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        def pair(x, y):  # type: ignore[no-untyped-def]
+            return assembly(builder, "cvt.rn.bf16x2.f32 $0, $1, $2;", WORD, "=r,f,f", [y, x])
+
+        word = pair(*args)
+        halves = builder.shl(word, WORD(16)), builder.and_(word, WORD(0xFFFF0000))
+        rest = [builder.fsub(given, builder.bitcast(half, REAL)) for given, half in zip(args, halves, strict=True)]
+        return cgutils.pack_array(builder, [word, pair(*rest)])
+
+    return types.UniTuple(types.uint32, 2)(x, y), code
+
+
+def product(a, b, d, every):  # type: ignore[no-untyped-def]
+    """D = A B for 16 rows of float32 and 8 columns, a warp; to float32 sums are added after every so many steps of 16."""
+    lane = cuda.threadIdx.x
+    g, t = lane >> 2, lane & 3
+    zero = (float32(0.0), float32(0.0), float32(0.0), float32(0.0))
+    part, total = zero, zero
+    for k in range(2 * t, a.shape[1], 16):
+        a0, x0 = split(a[g, k], a[g, k + 1])
+        a1, x1 = split(a[g + 8, k], a[g + 8, k + 1])
+        a2, x2 = split(a[g, k + 8], a[g, k + 9])
+        a3, x3 = split(a[g + 8, k + 8], a[g + 8, k + 9])
+        b0, y0 = split(b[k, g], b[k + 1, g])
+        b1, y1 = split(b[k + 8, g], b[k + 9, g])
+        part = mma((x0, x1, x2, x3), (b0, b1), part)
+        part = mma((a0, a1, a2, a3), (y0, y1), part)
+        part = mma((a0, a1, a2, a3), (b0, b1), part)
+        if k // 16 % every == every - 1:
+            total = (total[0] + part[0], total[1] + part[1], total[2] + part[2], total[3] + part[3])
+            part = zero
     for n in range(4):
-        d[t, n] = found[n]
+        d[g + 8 * (n // 2), 2 * t + n % 2] = total[n] + part[n]
 
 
 def array(x: np.ndarray) -> Array:
     return Array(torch.from_numpy(np.ascontiguousarray(x)))
 
 
-def test_the_product_of_a_warp_is_that_of_float64_and_that_of_numpy() -> None:
+def matrices(depth: int, positive: bool = False) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
-    a, b, c = (random.normal(size=shape) for shape in ((ROWS, DEPTH), (DEPTH, COLUMNS), (ROWS, COLUMNS)))
-    a, b = (tensor_core.from_bf16(tensor_core.to_bf16(np.float32(x))) for x in (a, b))
-    words = tensor_core.pack(a, tensor_core.A), tensor_core.pack(b, tensor_core.B), np.float32(c[tensor_core.C])
+    a, b = (np.float32(random.normal(size=shape)) for shape in ((ROWS, depth), (depth, COLUMNS)))
+    return (np.abs(a), np.abs(b)) if positive else (a, b)
+
+
+def launched(kernel: Any, threads: int, *arguments: Any, order: Order = Order.FORWARD, blocks: int = 1) -> set[Kind]:
+    """Launch a kernel, compiled or not; return what the machine sees."""
+    clear(machine())
+    machine().order = order
+    machine().launch(kernel if hasattr(kernel, "py_func") else cuda.jit(kernel), (blocks, threads), arguments)
+    return set(machine().kinds())
+
+
+def changed(mistake: Mistake) -> Any:
+    """Return `product` with a mistake in it, compiled apart."""
+    source, names = mistake.in_source(inspect.getsource(product)), dict(product.__globals__)
+    exec(source, names)
+    assert mistake.made == 1
+    kernel: FunctionType = names["product"]
+    kernel.__module__ = f"warprun_kernels_{digest(source)}"
+    return kernel
+
+
+def off(kernel: Any, a: np.ndarray, b: np.ndarray, every: int, order: Order = Order.FORWARD) -> tuple[np.ndarray, float, set[Kind]]:
+    """Return D, how far it is from float64 relative to the sum of |a b|, and what the machine sees."""
+    d = torch.zeros(ROWS, COLUMNS)
+    seen = launched(kernel, 32, array(a), array(b), Array(d), every, order=order)
+    error = np.abs(d.numpy() - a.astype(float) @ b) / (np.abs(a.astype(float)) @ np.abs(b))
+    return d.numpy(), error.max(), seen
+
+
+def in_numpy(a: np.ndarray, b: np.ndarray, every: int) -> np.ndarray:
+    """Return what `product` computes, by `multiply`."""
+    high = [from_bf16(to_bf16(x)) for x in (a, b)]
+    low = [from_bf16(to_bf16(x - y)) for x, y in zip((a, b), high, strict=True)]
+    part, total = np.zeros((2, ROWS, COLUMNS), np.float32)
+    for step in range(a.shape[1] // DEPTH):
+        here = slice(step * DEPTH, (step + 1) * DEPTH)
+        for left, right in ((low[0], high[1]), (high[0], low[1]), (high[0], high[1])):
+            part = multiply(left[:, here], right[here], part)
+        if step % every == every - 1:
+            total, part = total + part, np.zeros_like(part)
+    return total + part
+
+
+# Places and sums ------------------------------------------------------------------------------------------------------
+
+
+def test_lanes_have_the_places_of_the_manual_and_every_place_once() -> None:
+    for (row, column), shape in ((tensor_core.A, (ROWS, DEPTH)), (tensor_core.B, (DEPTH, COLUMNS)), (tensor_core.C, (ROWS, COLUMNS))):
+        assert sorted(zip(row.ravel(), column.ravel(), strict=True)) == list(np.ndindex(shape))
+    five = [list(zip(row[5], column[5], strict=True)) for row, column in (tensor_core.A, tensor_core.B, tensor_core.C)]
+    assert five[0] == [(1, 2), (1, 3), (9, 2), (9, 3), (1, 10), (1, 11), (9, 10), (9, 11)]
+    assert five[1:] == [[(2, 1), (3, 1), (10, 1), (11, 1)], [(1, 2), (1, 3), (9, 2), (9, 3)]]
+
+
+def one_product(a, b, c, d):  # type: ignore[no-untyped-def]
+    n = cuda.grid(1)
+    found = mma((a[n, 0], a[n, 1], a[n, 2], a[n, 3]), (b[n, 0], b[n, 1]), (c[n, 0], c[n, 1], c[n, 2], c[n, 3]))
+    for m in range(4):
+        d[n, m] = found[m]
+
+
+def by_machine(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Return A B + C by the machine, for several matrices at once, two to a block."""
+    given = pack(a, tensor_core.A), pack(b, tensor_core.B), np.float32(c)[:, tensor_core.C[0], tensor_core.C[1]]
+    d, found = torch.zeros(len(a) * 32, 4), np.empty(c.shape, np.float32)
+    words = [array(x.reshape(len(a) * 32, -1)) for x in given]
+    assert launched(one_product, 64, *words, Array(d), blocks=len(a) // 2) == set()
+    found[:, tensor_core.C[0], tensor_core.C[1]] = d.numpy().reshape(-1, 32, 4)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("c", "products", "expected"),
+    [
+        (1.0, [2.0**-23], 1 + 2.0**-23),
+        (1.0, [2.0**-24], 1.0),  # the sum is cut, not rounded
+        (1.0, [-(2.0**-24)], 1 - 2.0**-24),
+        (-1.0, [2.0**-25, -(2.0**-24)], -1.0),
+        (1.0, [2.0**-25] * 16, 1 + 2.0**-21),  # no order of additions in float32 gives this
+        (1.0, [2.0**-26] * 16, 1.0),  # beyond 25 bits behind the largest exponent
+        (2.0**30, [-(2.0**30), 2.0**5, 2.0**4], 2.0**5),  # what is cut does not come back
+        (0.0, [2.0**-130], 2.0**-130),
+        (0.0, [1.5 * 2.0**120, 1.5 * 2.0**127], 1.5 * 2.0**127 + 1.5 * 2.0**120),
+        (0.0, [2.0**127, 2.0**127], np.inf),
+        (-np.inf, [1.0], -np.inf),
+        (np.inf, [-np.inf], np.nan),
+        (np.nan, [1.0], np.nan),
+    ],
+)
+def test_sums_are_cut(c: float, products: list[float], expected: float) -> None:
+    a, b = np.zeros((2, ROWS, DEPTH), np.float32), np.ones((2, DEPTH, COLUMNS), np.float32)
+    a[..., : len(products)] = products
+    given = a, b, np.full((2, ROWS, COLUMNS), c, np.float32)
+    for found in (by_machine(*given), multiply(*given)):
+        np.testing.assert_array_equal(found, np.full_like(given[2], expected))
+
+
+def test_the_machine_has_the_bits_of_numpy_for_numbers_of_all_sizes() -> None:
+    random = np.random.default_rng(1)
+    words = random.integers(0, 1 << 32, (20, ROWS, 2 * DEPTH), np.uint32)
+    a = from_bf16(words[..., :DEPTH] >> np.uint32(16))
+    b = from_bf16(words[:, :, DEPTH:].swapaxes(1, 2)[..., :COLUMNS] >> np.uint32(16))
+    c = random.integers(0, 1 << 32, (20, ROWS, COLUMNS), np.uint32).view(np.float32)
+    a[10:], b[10:] = np.float32(random.normal(size=a[10:].shape)), np.float32(random.normal(size=b[10:].shape))
+    a, b, c[10:] = from_bf16(to_bf16(a)), from_bf16(to_bf16(b)), random.normal(size=c[10:].shape)
+    c[15:] *= 1e-3
+    found = by_machine(a, b, c)
+    np.testing.assert_array_equal(found.view(np.uint32), multiply(a, b, c).view(np.uint32))
+    exact = a[10:].astype(float) @ b[10:] + c[10:]
+    largest = (np.abs(a[10:, :, :, None] * b[10:, None])).max(2)
+    assert (np.abs(found[10:] - exact) <= np.abs(exact) * 2.0**-23 + 17 * 2.0**-25 * np.maximum(largest, np.abs(c[10:]))).all()
+
+
+# A product of float32, and mistakes in it --------------------------------------------------------------------------------
+
+
+def test_a_product_in_two_parts_of_bf16_is_right_in_every_order() -> None:
+    a, b = matrices(64)
     for order in Order:
-        clear(machine())
-        machine().order = order
-        d = torch.zeros(32, 4)
-        machine().launch(cuda.jit(kernel), (1, 32), (*map(array, words), Array(d)))
-        assert machine().findings() == []
-        assert machine().seen["kernel"].issued[0].issued_mma == 1
-        np.testing.assert_array_equal(d.numpy(), tensor_core.mma(*words))
-        np.testing.assert_allclose(d.numpy(), (a.astype(float) @ b + np.float32(c))[tensor_core.C], rtol=0, atol=2e-6)
+        d, error, seen = off(product, a, b, 2, order)
+        assert seen == set()
+        assert error < 5e-6
+        np.testing.assert_array_equal(d, in_numpy(a, b, 2))
+    (issued,) = machine().seen["product"].issued
+    assert (issued.issued_mma, issued.issued_mufu) == (12, 0)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "by"),
+    [
+        (Mistake("registers of A exchanged", "(a0, a1, a2, a3), (b0", "(a0, a2, a1, a3), (b0"), "numbers"),
+        (Mistake("lanes exchanged", "g, t = lane >> 2, lane & 3", "t, g = lane >> 3, lane & 7"), "numbers"),
+        (Mistake("no rest of A", "part = mma((x0, x1, x2, x3), (b0, b1), part)", "pass"), "numbers"),
+        (Mistake("no rest of B", "part = mma((a0, a1, a2, a3), (y0, y1), part)", "pass"), "numbers"),
+        (Mistake("half of a warp", "        part = mma((x0", "        if lane < 16:\n            part = mma((x0"), Kind.INCOMPLETE_WARP),
+        (Mistake("a loop that some leave early", "a.shape[1], 16)", "a.shape[1] - 2 * lane, 16)"), Kind.INCOMPLETE_WARP),
+    ],
+    ids=lambda each: each.name if isinstance(each, Mistake) else "",
+)
+def test_a_mistake_is_found(mistake: Mistake, by: Kind | str) -> None:
+    kernel = changed(mistake)
+    for order in Order:
+        _, error, seen = off(kernel, *matrices(64), 2, order)
+        assert error > 5e-5
+        assert by in (seen or {"numbers"})
+
+
+def test_a_long_sum_that_stays_in_tensor_cores_is_off() -> None:
+    a, b = matrices(16_384, positive=True)
+    _, error, _ = off(product, a, b, 16)
+    assert error < 5e-6
+    _, error, _ = off(product, a, b, 1024)
+    assert error > 5e-5
+
+
+# Warps that are not complete ----------------------------------------------------------------------------------------------
+
+
+def meet(d, kind):  # type: ignore[no-untyped-def]
+    n = cuda.threadIdx.x
+    a, zero = (n, n, n, n), float32(0.0)
+    c = (zero, zero, zero, zero)
+    if kind == 1 and n == 40:
+        return
+    if kind == 2 and n < 16:
+        cuda.syncthreads()
+    elif kind == 3 and n < 16:
+        c = mma(a, (n, n), c)
+    elif kind != 4 or n >= 32:
+        c = mma(a, (n, n), c)
+        c = mma(a, (n, n), c)
+    d[n] = c[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "threads", "wrong"),
+    [
+        pytest.param(0, 64, False, id="all"),
+        pytest.param(4, 64, False, id="another warp does not"),
+        pytest.param(0, 48, True, id="half a warp"),
+        pytest.param(1, 64, True, id="a thread has ended"),
+        pytest.param(2, 64, True, id="some are at a barrier"),
+        pytest.param(3, 64, True, id="some are at another mma"),
+    ],
+)
+def test_an_mma_without_its_whole_warp_is_a_fault(kind: int, threads: int, wrong: bool) -> None:
+    for order in Order:
+        d = torch.zeros(64)
+        assert launched(meet, threads, Array(d), kind, order=order) == ({Kind.INCOMPLETE_WARP} if wrong else set())
+        if wrong:
+            places = [finding.where for finding in machine().findings()]
+            assert all(re.match(r"line \d+ of .*\.ptx, block 0 thread \d+", place) for place in places)
+
+
+# Instructions about it -----------------------------------------------------------------------------------------------------
+
+TEXTS = {
+    "min.NaN": np.minimum,
+    "max.NaN": np.maximum,
+    "min": np.fmin,
+    "max.ftz": lambda x, y: np.fmax(flushed(x), flushed(y)),
+    "add.ftz": lambda x, y: flushed(flushed(x) + flushed(y)),
+    "mul.ftz": lambda x, y: flushed(flushed(x) * flushed(y)),
+    "ex2.approx.ftz": lambda x, y: flushed(np.exp2(flushed(x))),
+    "ex2.approx": lambda x, y: np.exp2(x),
+    "rcp.approx.ftz": lambda x, y: flushed(1 / flushed(x)),
+    "rcp.approx": lambda x, y: 1 / x,
+}
+"""Instructions of float32, and what they give."""
+
+
+def flushed(x: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
+
+
+def instruction(text: str) -> Callable[..., Any]:
+    """Return a function of Numba that is one instruction of one or two float32."""
+    operands = ["$1", "$2"] if text.split(".")[0] in ("min", "max", "add", "mul") else ["$1"]
+
+    @intrinsic
+    def given(typingctx, x, y):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return assembly(builder, f"{text}.f32 $0, {', '.join(operands)};", REAL, f"=f{',f' * len(operands)}", args[: len(operands)])
+
+        return types.float32(x, y), code
+
+    return given
+
+
+FUNCTIONS = tuple(instruction(text) for text in TEXTS)
+(MIN_NAN, MAX_NAN, MIN, MAX_FTZ, ADD_FTZ, MUL_FTZ, EX2_FTZ, EX2, RCP_FTZ, RCP) = FUNCTIONS
+
+
+def of_two(x, y, out, words):  # type: ignore[no-untyped-def]
+    n = cuda.grid(1)
+    u, v = x[n], y[n]
+    out[0, n], out[1, n], out[2, n], out[3, n], out[4, n] = MIN_NAN(u, v), MAX_NAN(u, v), MIN(u, v), MAX_FTZ(u, v), ADD_FTZ(u, v)
+    out[5, n], out[6, n], out[7, n], out[8, n], out[9, n] = MUL_FTZ(u, v), EX2_FTZ(u, v), EX2(u, v), RCP_FTZ(u, v), RCP(u, v)
+    words[n] = split(u, v)[0]
+
+
+def test_nan_stays_and_small_numbers_are_flushed_where_an_instruction_says_so() -> None:
+    some = [0.0, -0.0, 1.0, -1.5, 3e-39, -3e-39, 1e-45, 2e-38, -127.5, 130.0, np.inf, -np.inf, np.nan, 3e38, 1 + 2.0**-8, 1 + 3 * 2.0**-8]
+    x, y = (np.ascontiguousarray(z.ravel()) for z in np.meshgrid(np.float32(some), np.float32(some)))
+    out, words = torch.zeros(len(TEXTS), len(x)), torch.zeros(len(x), dtype=torch.int32)
+    assert launched(of_two, 64, array(x), array(y), Array(out), Array(words), blocks=4) == set()
+    with np.errstate(all="ignore"):
+        for (text, function), found in zip(TEXTS.items(), out.numpy(), strict=True):
+            expected = np.float32(function(x, y))
+            np.testing.assert_array_equal(found, expected, err_msg=text)
+            signs = (expected == 0) & (text not in ("min", "min.NaN", "max.NaN", "max.ftz"))  # NumPy takes either zero
+            np.testing.assert_array_equal(np.signbit(found[signs]), np.signbit(expected[signs]), err_msg=text)
+    halves = [torch.from_numpy(z).to(torch.bfloat16).float().numpy() for z in (x, y)]
+    for half, expected in zip((words.numpy() & 0xFFFF, words.numpy() >> 16 & 0xFFFF), halves, strict=True):
+        np.testing.assert_array_equal(from_bf16(half.astype(np.uint32)), expected)
+    assert {int(word) & 0xFFFF for word, z in zip(words.numpy(), x, strict=True) if np.isnan(z)} == {0x7FFF}
+    assert machine().seen["of_two"].issued[0].issued_mufu == 4 * len(x) / 32
+
+
+def vectors(count: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return functions that load and store so many float32 at an index of an array, as one vector."""
+
+    def place(context: Any, builder: Any, kind: Any, value: Any, at: Any) -> Any:
+        data = builder.gep(context.make_array(kind)(context, builder, value).data, [at])
+        return builder.bitcast(data, ir.VectorType(REAL, count).as_pointer())
+
+    @intrinsic
+    def load(typingctx, x, at):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            found = builder.load(place(context, builder, x, *args), align=4 * count)
+            return cgutils.pack_array(builder, [builder.extract_element(found, WORD(n)) for n in range(count)])
+
+        return types.UniTuple(types.float32, count)(x, types.int64), code
+
+    @intrinsic
+    def store(typingctx, x, at, values):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            vector = ir.Constant(ir.VectorType(REAL, count), ir.Undefined)
+            for n in range(count):
+                vector = builder.insert_element(vector, builder.extract_value(args[2], n), WORD(n))
+            builder.store(vector, place(context, builder, x, *args[:2]), align=4 * count)
+
+        return types.void(x, types.int64, values), code
+
+    return load, store
+
+
+LOAD2, STORE2 = vectors(2)
+LOAD4, STORE4 = vectors(4)
+
+
+def through_shared(x, y, beyond):  # type: ignore[no-untyped-def]
+    """Reverse the blocks of four numbers of 32 threads."""
+    shared = cuda.shared.array(132, float32)
+    n = cuda.threadIdx.x
+    STORE4(shared, 4 * n, LOAD4(x, 4 * n + beyond))
+    cuda.syncthreads()
+    low, high = LOAD2(shared, 124 - 4 * n), LOAD2(shared, 126 - 4 * n)
+    STORE2(y, 4 * n, low)
+    STORE2(y, 4 * n + 2, high)
+
+
+def test_vectors_are_loaded_and_stored_and_must_lie_at_multiples_of_their_size() -> None:
+    x, y = np.arange(132, dtype=np.float32), torch.zeros(128)
+    arguments = array(x), Array(y), 0
+    assert launched(through_shared, 32, *arguments) == set()
+    np.testing.assert_array_equal(y.numpy().reshape(32, 4), x[:128].reshape(32, 4)[::-1])
+    text = machine().compiled(cuda.jit(through_shared), tuple(map(type_of, arguments))).ptx.read_text()
+    assert {"ld.shared.v2", "st.shared.v4"} <= set(re.findall(r"(?:ld|st)\.\w+\.v\d", text))
+    assert launched(through_shared, 32, *arguments[:2], 2) == {Kind.MISALIGNED}
+
+
+# Times ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_takes_as_long_as_its_busiest_unit() -> None:
+    a_second = 132 * 4 * 1.98e9
+    for busiest in ({"issued": 0.69 * a_second}, {"mma": a_second / 6.5}, {"mufu": a_second / 8}, {"longest": 1.98e9 / 4}):
+        one_each = {"issued": 1.0, "longest": 1.0} | busiest
+        assert seconds(Executed(1, **one_each), sass_per_ptx=1.0, cycles=4.0) == pytest.approx(1.0)
