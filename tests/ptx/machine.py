@@ -244,6 +244,8 @@ def told(kernel: Compiled, fault: Fault, names: list[str]) -> Finding:
         where += f", {memory} + {fault.offset} bytes"
     if kind in RACES | HARMLESS:
         where += f", and thread {fault.other}"
+    elif fault.other_line:
+        where += ", and another thread"
     if fault.other_line:
         where += f" in line {fault.other_line}"
     return Finding(kernel.name, kind, f"{where} ({fault.count} times)")

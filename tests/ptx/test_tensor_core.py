@@ -168,7 +168,7 @@ def by_machine(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     ("c", "products", "expected"),
     [
         (1.0, [2.0**-23], 1 + 2.0**-23),
-        (1.0, [2.0**-24], 1.0),  # the sum is cut, not rounded
+        (1.0, [2.0**-24, 2.0**-25], 1.0),  # the sum is cut, not rounded
         (1.0, [-(2.0**-24)], 1 - 2.0**-24),
         (-1.0, [2.0**-25, -(2.0**-24)], -1.0),
         (1.0, [2.0**-25] * 16, 1 + 2.0**-21),  # no order of additions in float32 gives this
@@ -178,6 +178,7 @@ def by_machine(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         (0.0, [1.5 * 2.0**120, 1.5 * 2.0**127], 1.5 * 2.0**127 + 1.5 * 2.0**120),
         (0.0, [2.0**127, 2.0**127], np.inf),
         (-np.inf, [1.0], -np.inf),
+        (1.0, [np.inf], np.inf),
         (np.inf, [-np.inf], np.nan),
         (np.nan, [1.0], np.nan),
     ],
@@ -188,6 +189,13 @@ def test_sums_are_cut(c: float, products: list[float], expected: float) -> None:
     given = a, b, np.full((2, ROWS, COLUMNS), c, np.float32)
     for found in (by_machine(*given), multiply(*given)):
         np.testing.assert_array_equal(found, np.full_like(given[2], expected))
+
+
+def test_zero_is_as_large_as_its_exponent_says() -> None:
+    a, b, c = np.zeros((2, ROWS, DEPTH), np.float32), np.ones((2, DEPTH, COLUMNS), np.float32), np.zeros((2, ROWS, COLUMNS), np.float32)
+    b[:, 0], a[:, :, 1], a[1, :, 2] = 2.0**100, 2.0**-52, 2.0**-51  # the exponent of 0 x 2^100 is -126 + 100
+    for found in (by_machine(a, b, c), multiply(a, b, c)):
+        np.testing.assert_array_equal(found, np.broadcast_to([[[0.0]], [[2.0**-51]]], c.shape))
 
 
 def test_the_machine_has_the_bits_of_numpy_for_numbers_of_all_sizes() -> None:
@@ -260,6 +268,7 @@ def meet(d, kind):  # type: ignore[no-untyped-def]
     if kind == 2 and n < 16:
         cuda.syncthreads()
     elif kind == 3 and n < 16:
+        c = mma(a, (n, n), (zero, zero, zero, float32(n)))
         c = mma(a, (n, n), c)
     elif kind != 4 or n >= 32:
         c = mma(a, (n, n), c)
