@@ -131,8 +131,8 @@ static struct region *place(struct thread *t, int *space, uint64_t address, uint
 }
 
 /* Say if the address of a vector is not a multiple of all its bytes. */
-void aligned(struct thread *t, uint64_t address, uint32_t size, uint32_t line) {
-    if (address % size) report(MISALIGNED, GLOBAL, 0, line, 0, t->index, 0, size, address);
+void aligned(struct thread *t, int space, uint64_t address, uint32_t size, uint32_t line) {
+    if (address % size) report(MISALIGNED, space, 0, line, 0, t->index, 0, size, address);
 }
 
 static int poisoned(uint64_t address, uint32_t size) {

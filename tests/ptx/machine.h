@@ -37,7 +37,7 @@ extern struct world world;
 extern int reads(struct thread *t, int space, uint64_t address, uint32_t size, uint32_t line);
 extern int writes(struct thread *t, int space, uint64_t address, uint32_t size, uint32_t line, const void *value);
 extern void barrier(struct thread *t, uint32_t line, uint32_t vote);
-extern void aligned(struct thread *t, uint64_t address, uint32_t size, uint32_t line);
+extern void aligned(struct thread *t, int space, uint64_t address, uint32_t size, uint32_t line);
 extern void mma(struct thread *t, uint32_t line, const uint32_t *given, uint32_t *result);
 extern uint32_t multiply_warps(struct thread *threads, uint32_t count);
 extern void trap(struct thread *t, uint32_t line, int kind);

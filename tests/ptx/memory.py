@@ -30,8 +30,9 @@ def space_of(i: Instruction) -> str:
 
 
 def check_vector(i: Instruction, address: str, size: int) -> None:
+    """The bytes of a vector lie at a multiple of their number."""
     if {"v2", "v4"} & set(i.modifiers):
-        i.scope.put(f"aligned(t, {i.scope.address(address)}, {size}, {i.scope.number});")
+        i.scope.put(f"aligned(t, {space_of(i)}, {i.scope.address(address)}, {size}, {i.scope.number});")
 
 
 def load(i: Instruction) -> None:
@@ -45,6 +46,8 @@ def load(i: Instruction) -> None:
         i.give(f"*({c_type(kind)} *)((char *)world.parameters[{scope.parameter(found[1])}] + {found[2] or 0})", kind)
         return
     parts = parts_of(i, i.operands[0])
+    if i.operands[1].strip("[] ").split("+")[0] in parts[:-1]:
+        raise scope.unknown("a vector that replaces its own address")
     check_vector(i, i.operands[1], size * len(parts))
     for n, target in enumerate(parts):
         at = f"{scope.address(i.operands[1])} + {n * size}"

@@ -203,6 +203,7 @@ def test_names_within_braces_hide_those_outside() -> None:
         "cvt.rz.f32.s32 %r1, %r2;",
         "bar.sync 1, 32;",
         "ld.local.u32 %r1, [%r2];",
+        "ld.shared.v2.u32 {%r1, %r2}, [%r1+8];",
         "min.NaN.f64 %r1, %r2, %r2;",
         "cvt.rz.bf16x2.f32 %r1, %r2, %r2;",
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r1}, {%r2}, {%r2}, {%r2};",
