@@ -52,8 +52,7 @@ def instruction(text: str) -> Callable[..., Any]:
     return given
 
 
-FUNCTIONS = tuple(instruction(text) for text in TEXTS)
-(MIN_NAN, MAX_NAN, MIN, MAX_FTZ, ADD_FTZ, MUL_FTZ, EX2_FTZ, EX2, RCP_FTZ, RCP) = FUNCTIONS
+MIN_NAN, MAX_NAN, MIN, MAX_FTZ, ADD_FTZ, MUL_FTZ, EX2_FTZ, EX2, RCP_FTZ, RCP = map(instruction, TEXTS)
 
 
 @intrinsic
