@@ -127,7 +127,8 @@ def on_cuda(reference: TorchOperations) -> Operations:
     gradient.compile_ahead()
     found = reference.operations()._replace(advantages=returns, gradient=gradient)
     if isinstance(reference.optimizer, Adam):
-        optimizer = CudaAdam(reference.optimizer, policy.parameters, reference.learning_rate, reference.config.max_grad_norm)
+        given = reference.optimizer, policy.parameters, reference.learning_rate, reference.config.max_grad_norm
+        optimizer = CudaAdam(*given, sums=of_tiles.sums)
         optimizer.compile_ahead()
         found = found._replace(step=optimizer.step)
     if policy.normalizer and policy.normalizer.statistics.communicator.size == 1 and group.observation.size <= THREADS:
