@@ -18,6 +18,7 @@ from tests.ptx.project import on
 from tests.ptx.rolling import APPROXIMATE, ULPS, clear, difference, machine, same_bits, wrong_in
 from tests.simulation.rollouts import Arrays
 from warprun.environment import Discrete
+from warprun.learning.draws import permutation
 from warprun.learning.formulas import RESOLUTION, TINY
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.normalization import RewardNormalizer
@@ -25,6 +26,7 @@ from warprun.learning.on_policy import Learner
 from warprun.learning.operations import Operations
 from warprun.learning.optimizers import Adam, clip_norm
 from warprun.learning.settings.networks import NetworkConfig
+from warprun.learning.slices import split
 from warprun.learning.targets import TARGETS, Discount, Step, scan
 from warprun.simulation.trajectory import Trajectory
 
@@ -152,6 +154,32 @@ def rewards(n_envs: int, unit: float = 1.0) -> Found:
     return arrays[0] | next(states), arrays[1] | next(states)
 
 
+def minibatches(rows: int, parts: int, step_rows: int) -> Found:
+    """Draw an order, pick minibatches, take means over gradient steps, and adapt a learning rate twice."""
+    learner, _ = learner_of("relu 17-5-9", 3, desired_kl=0.01)
+    made, random = kernels_of(learner), torch.Generator().manual_seed(rows)
+    advantage, of_steps = 1000.0 + torch.randn(rows, generator=random), torch.randn(3, 6, generator=random)
+    order, cut = made.permutation(rows, 5, torch.tensor(2), step_rows), split(rows, parts)
+    expected = permutation(rows, 5, torch.tensor(2), step_rows)
+    arrays: Found = numbers({"order": order}.items()), numbers({"order": expected}.items())
+    for n, (part, (picked, moments)) in enumerate(zip(cut, made.pick(advantage, order, cut), strict=True)):
+        exact = advantage[expected[part]].double()
+        of_exact = exact.mean(), exact.var() if len(exact) > 1 else torch.zeros(())
+        for into, (each, (mean, variance)) in zip(arrays, ((picked, moments), (exact, of_exact)), strict=True):
+            into.update(numbers({f"picked {n}": each, f"mean {n}": mean, f"variance {n}": variance}.items()))
+    mean = None
+    for n, step in enumerate(of_steps):
+        mean = made.average(mean, n + 1, step[:5].clone(), step[5].clone())
+    before = float(learner.learning_rate)
+    for kl in (0.1, 0.003):
+        made.adapt(torch.tensor(kl), 0.01)
+        arrays[0][f"rate at {kl}"] = numbers({"": learner.learning_rate}.items())[""]
+    assert mean is not None
+    arrays[0].update(numbers({"means": mean}.items()))
+    arrays[1].update(numbers({"means": of_steps.double().mean(0)}.items()))
+    return arrays[0], arrays[1] | {"rate at 0.1": np.array(before / 1.5), "rate at 0.003": np.array(before)}
+
+
 def optimizer(network: str, max_norm: float | None) -> Found:
     learner, _ = learner_of(network, 3, max_grad_norm=max_norm)
     parameters = learner.policy.parameters
@@ -204,6 +232,8 @@ def parts() -> dict[str, Part]:
             )
     for advantage in ("nstep", "vtrace", "exarl_vtrace"):
         found[f"returns: {advantage}"] = partial(returns, "relu 17-5-9", 45, advantage)
+    for rows, cut, step_rows in ((1, 1, 1), (700, 3, 50)):
+        found[f"minibatches: {cut} of {rows} rows"] = partial(minibatches, rows, cut, step_rows)
     for rows, features in ((1, 3), (500, 3), (40, 256), (300, 1)):
         found[f"observations: {rows} rows of {features}"] = partial(observations, rows, features)
     for unit in (1e-25, 1e20, 1e-40):

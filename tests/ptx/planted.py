@@ -50,7 +50,7 @@ SUBJECTS = {
 }
 
 PLANTED = (
-    Planted("optimizer", Mistake("no barrier before the norm is read", BARRIER, NOTHING, nth=4), RACE),
+    Planted("optimizer", Mistake("no barrier before the norm is read", f"{BARRIER}\n    m = ", "m = "), RACE),
     Planted("optimizer", Mistake("shared memory for half of the threads", "shared.array(THREADS,", "shared.array(128,"), OUTSIDE),
     Planted("optimizer", Mistake("one parameter too many", "if m < gradient.size:", "if m <= gradient.size:"), OUTSIDE),
     Planted("optimizer", Mistake("tiles of blocks that overlap", "Idx.x * THREADS", "Idx.x * (THREADS - 1)"), Kind.SHARED_BY_BLOCKS),
@@ -62,7 +62,7 @@ PLANTED = (
     Planted("statistics", Mistake("a number that all threads add to", "if thread == 0:", "if True:", nth=1), RACE),
     Planted(
         "rewards",
-        Mistake("a barrier within a branch", f"+ half]\n        {BARRIER}", f"+ half]\n            {BARRIER}"),
+        Mistake("a barrier within a branch", "+ half]\n        barrier()", "+ half]\n            barrier()", function=sums.add_up),
         Kind.BARRIER_SKIPPED,
     ),
     Planted("returns", Mistake("a loop that each thread leaves for itself", "cuda.syncthreads_or(found)", "found"), Kind.BARRIER_SKIPPED),

@@ -90,20 +90,19 @@ class PPO(OnPolicyAgent[PPOConfig]):
         for epoch in range(config.epochs):
             seed = derived_seed(learner.seed, "shuffle", epoch)
             order = learner.operations.permutation(n_samples, seed, self.updates, together)
-            for part in split(n_samples, minibatches):
-                taken = self._minibatch(learner, batch, order[part], taken)
+            parts = split(n_samples, minibatches)
+            for part, (advantage, moments) in zip(parts, learner.pick(batch.advantage, order, parts), strict=True):
+                gradient = learner.gradient(batch, advantage, order[part], moments)
+                taken = self._step(learner, *gradient, taken)
         assert taken.mean is not None
         shown = learner.shown(taken.mean)
         if config.desired_kl is not None:
             learner.operations.adapt(shown["approx_kl"], config.desired_kl)
         return shown
 
-    def _minibatch(self, learner: Learner[PPOConfig], batch: Batch, order: torch.Tensor, taken: GradientSteps) -> GradientSteps:
+    def _step(self, learner: Learner[PPOConfig], gradient: torch.Tensor, means: torch.Tensor, taken: GradientSteps) -> GradientSteps:
         """Take the gradient step of one minibatch unless the update has stopped."""
         config = learner.config
-        advantage, moments = learner.pick(batch.advantage, order)
-
-        gradient, means = learner.gradient(batch, advantage, order, moments)
         number = taken.number + 1
         if config.target_kl is None:
             return GradientSteps(number, learner.operations.average(taken.mean, number, means, learner.step(gradient)))

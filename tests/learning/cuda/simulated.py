@@ -19,6 +19,7 @@ from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
 from warprun.learning.kernels import cuda
 from warprun.learning.kernels.choose import on_cuda
+from warprun.learning.kernels.cuda import minibatches as cuda_minibatches
 from warprun.learning.kernels.cuda import optimizer as cuda_optimizer
 from warprun.learning.kernels.cuda import returns as cuda_returns
 from warprun.learning.kernels.cuda import statistics as cuda_statistics
@@ -54,7 +55,9 @@ KERNEL_MODULES = [import_module(f"{cuda.__name__}.{each.name}") for each in pkgu
 
 def with_few_threads() -> None:
     """Let blocks have few threads from now on: in the simulator, Python starts every one of them."""
-    cuda_sums.PARTS, cuda_optimizer.THREADS, cuda_returns.THREADS, cuda_statistics.THREADS = 2, 32, 32, 32
+    cuda_sums.PARTS = 2
+    for module in (cuda_minibatches, cuda_optimizer, cuda_returns, cuda_statistics):
+        module.THREADS = 32
 
 
 def cuda_kernels(learner: Learner[Any]) -> Operations:

@@ -112,6 +112,7 @@ def on_cuda(reference: TorchOperations) -> Operations:
     """
     # Imports Numba's CUDA part, which may be absent where there is no GPU.
     from warprun.learning.kernels.cuda.gradient import REGISTERS, CudaGradient, Packed, policy_columns
+    from warprun.learning.kernels.cuda.minibatches import CudaMinibatches
     from warprun.learning.kernels.cuda.optimizer import CudaAdam
     from warprun.learning.kernels.cuda.returns import CudaReturns
     from warprun.learning.kernels.cuda.statistics import THREADS, CudaObservations, CudaRewards
@@ -126,6 +127,10 @@ def on_cuda(reference: TorchOperations) -> Operations:
     returns.compile_ahead()
     gradient.compile_ahead()
     found = reference.operations()._replace(advantages=returns, gradient=gradient)
+    if reference.config.passes() * reference.config.steps_per_pass() > 1:
+        steps = CudaMinibatches(reference)
+        steps.compile_ahead()
+        found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)
     if isinstance(reference.optimizer, Adam):
         given = reference.optimizer, policy.parameters, reference.learning_rate, reference.config.max_grad_norm
         optimizer = CudaAdam(*given, sums=of_tiles.sums)

@@ -14,7 +14,7 @@ import torch
 
 from warprun.kernels.mlp_cuda import read, write
 from warprun.learning.formulas import adam, between
-from warprun.learning.kernels.cuda.sums import Begun, BlockSums
+from warprun.learning.kernels.cuda.sums import Begun, BlockSums, add_up
 from warprun.learning.optimizers import Adam
 from warprun.math import sqrt
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
@@ -98,14 +98,6 @@ def move(state, m, g, step, square_scale, tau):
         write(state.target, m, between(read(state.target, m), parameter, tau))
 
 
-ADD_UP = """cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if thread < half:
-            sums[thread] += sums[thread + half]
-        cuda.syncthreads()
-        half //= 2"""
-"""Leaves the sum of `sums` in its first element."""
 KERNEL = '''"""Clipping and a step of Adam on CUDA; written by warprun."""
 
 from numba import cuda, float32
@@ -118,7 +110,7 @@ def squares(gradient, begun):
     thread, first = cuda.threadIdx.x, cuda.blockIdx.x * PART
     sums = cuda.shared.array(THREADS, float32)
     sums[thread] = sum_of_squares(gradient, first + thread, min(first + PART, gradient.size), THREADS)
-    {add_up}
+    add_up(sums, 0, thread, THREADS)
     if thread == 0:
         begun.squares[cuda.blockIdx.x] = sums[0]
         if cuda.blockIdx.x == 0:
@@ -130,7 +122,7 @@ def step(gradient, begun, state, tau):
     thread = cuda.threadIdx.x
     sums = cuda.shared.array(THREADS, float32)
     sums[thread] = sum_of(begun.squares, thread, THREADS)
-    {add_up}
+    add_up(sums, 0, thread, THREADS)
     if thread == 0:
         norm = sqrt(sums[0])
         scale = state.max_norm / (norm + float32(1e-6))
@@ -179,8 +171,8 @@ class CudaAdam:
         self._sums = sums
         if sums:
             sums.begun = sums.begun._replace(steps=steps, size=len(parameters))
-        functions = (sum_of, sum_of_squares, corrections, move, read, sqrt)
-        source = KERNEL.format(threads=THREADS, part=PART, add_up=ADD_UP)
+        functions = (add_up, sum_of, sum_of_squares, corrections, move, read, sqrt)
+        source = KERNEL.format(threads=THREADS, part=PART)
         self.module = module_for("optimizer_cuda", source, {function.__name__: function for function in functions})
 
     def compile_ahead(self) -> None:

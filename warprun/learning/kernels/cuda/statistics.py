@@ -14,6 +14,7 @@ import torch
 
 from warprun.kernels.mlp_cuda import read, write
 from warprun.learning.formulas import merged, normalized_reward, varies
+from warprun.learning.kernels.cuda.sums import add_up
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer, RunningStatistics
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 from warprun.simulation.trajectory import Trajectory
@@ -115,14 +116,8 @@ def returns(reward, terminated, truncated, running_returns, continues, mean, gam
             reward, terminated, truncated, running_returns, continues, mean, gamma, steps, actors, column
         )
     shared[thread], shared[THREADS + thread] = total, square
-    cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if thread < half:
-            shared[thread] += shared[thread + half]
-            shared[THREADS + thread] += shared[THREADS + thread + half]
-        cuda.syncthreads()
-        half //= 2
+    add_up(shared, 0, thread, THREADS)
+    add_up(shared, THREADS, thread, THREADS)
     if thread == 0:
         sums[2 * cuda.blockIdx.x], sums[2 * cuda.blockIdx.x + 1] = shared[0], shared[THREADS]
 
@@ -168,7 +163,7 @@ class CudaStatistics:
         self.features, self.statistics = len(shift), statistics
         assert self.features <= THREADS
         self.running = Running(statistics.mean, statistics.variance, statistics.count.view(1), shift, scale)
-        functions = (sum_numbers, sum_returns, merge_sums, normalized_reward, read)
+        functions = (add_up, sum_numbers, sum_returns, merge_sums, normalized_reward, read)
         self.module = module_for("statistics_cuda", KERNEL.format(threads=THREADS), {f.__name__: f for f in functions})
 
     def compile_ahead(self) -> None:

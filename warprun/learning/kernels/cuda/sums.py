@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import read
+from warprun.learning.kernels.cuda.tiles import barrier
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 
 PARTS = 16
@@ -27,6 +28,17 @@ class Begun(NamedTuple):
     """[1] float64: number of the step, from 1 on. Not in the place of `steps`, which another block of the step may still read."""
     size: int
     """Numbers of the gradient."""
+
+
+def add_up(shared, first, thread, threads):
+    """Leave the sum of what each of `threads` threads, a power of 2, wrote to `shared` from `first` on in the first of these numbers."""
+    barrier()
+    half = threads // 2
+    while half > 0:
+        if thread < half:
+            shared[first + thread] += shared[first + thread + half]
+        barrier()
+        half //= 2
 
 
 def sum_over_blocks(partial, width, blocks, shared, lane, part, parts, at):
