@@ -85,9 +85,9 @@ def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
     group = taken.groups["only"]
     made = kernels_of(learner)
     log_ratio = torch.randn(group.reward.shape, generator=torch.Generator().manual_seed(4))
-    next_value, estimate = made.advantages.next_value(taken), made.advantages(taken, group.reward, log_ratio)
+    estimate = made.advantages(taken, group.reward, log_ratio)
     spread = {key: value for key, value in estimate.spread._asdict().items() if value is not None}
-    found = {"next value": next_value, "advantage": estimate.advantage, "returns": estimate.returns} | spread
+    found = {"advantage": estimate.advantage, "returns": estimate.returns} | spread
 
     policy = learner.policy
     names = [name for name, _ in policy.network.named_parameters()]
@@ -106,9 +106,10 @@ def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
     over[-1] = True
     steps = Step(group.reward.double(), group.value.double(), after, over, log_ratio.double())
     advantages, returned = scan(TARGETS[advantage], steps, Discount.of(learner.config))
-    exact = {"next value": after, "advantage": advantages, "returns": returned}
+    exact = {"advantage": advantages, "returns": returned}
     moments = [each for name in ("advantage", "returns") for each in (exact[name].mean(), exact[name].var())]
-    return numbers(found.items()), numbers((exact | dict(zip(spread, moments, strict=True))).items())
+    moments += [1.0 - moments[1] / moments[3]]
+    return numbers(found.items()), numbers((exact | dict(zip(spread, moments, strict=False))).items())
 
 
 def observations(rows: int, features: int, unit: float = 1.0) -> Found:

@@ -66,7 +66,7 @@ PLANTED = (
         Kind.BARRIER_SKIPPED,
     ),
     Planted("returns", Mistake("a loop that each thread leaves for itself", "cuda.syncthreads_or(found)", "found"), Kind.BARRIER_SKIPPED),
-    Planted("returns", Mistake("columns that do not exist", "if column < rollout.columns:", "if True:"), OUTSIDE),
+    Planted("returns", Mistake("columns that do not exist", "column = min(COLUMNS, rollout.columns - begin)", "column = COLUMNS"), OUTSIDE),
     Planted("returns", Mistake("the value of another actor", "at + rollout.columns)", "at + 1)", function=returns.follow), NUMBERS),
     Planted("gradient", Mistake("sums that begin with nothing", "fresh = True", "fresh = False"), Kind.NEVER_WRITTEN),
     Planted("gradient", Mistake("memory that is not cleared", "range(thread, rows * COLUMNS, THREADS)", "range(0)"), UNCLEAR),

@@ -69,6 +69,11 @@ def merged(mean, variance, count, offset, more_variance, more):  # type: ignore[
     return mean + offset * (more / total), squares / total
 
 
+def explained(errors, returns):  # type: ignore[no-untyped-def]
+    """Return 1 - Var(errors) / Var(returns), given both variances; 0 if the returns do not vary."""
+    return where(returns > 0.0, (returns - errors) / returns, 0.0)
+
+
 def averaged(mean, x, number):  # type: ignore[no-untyped-def]
     """Return the mean of `number` numbers, of which `x` is the last and `mean` that of the others, any number if there are none."""
     return x if number == 1 else mean + float32(1.0) / float32(number) * (x - mean)
