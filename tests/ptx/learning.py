@@ -79,16 +79,11 @@ def learner_of(network: str, n_envs: int, **settings: Any) -> tuple[Learner[Any]
     return learner, rollout(env, n_envs=n_envs)
 
 
-def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
-    """Compute next values, advantages, returns, and their means and variances."""
-    learner, taken = learner_of(network, n_envs, advantage=advantage, n_step=3)
+def exact_returns(
+    learner: Learner[Any], taken: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return advantages and returns in float64."""
     group = taken.groups["only"]
-    made = kernels_of(learner)
-    log_ratio = torch.randn(group.reward.shape, generator=torch.Generator().manual_seed(4))
-    estimate = made.advantages(taken, group.reward, log_ratio)
-    spread = {key: value for key, value in estimate.spread._asdict().items() if value is not None}
-    found = {"advantage": estimate.advantage, "returns": estimate.returns} | spread
-
     policy = learner.policy
     names = [name for name, _ in policy.network.named_parameters()]
     double = {name: leaf.detach().double() for name, leaf in zip(names, policy.layer_parameters, strict=False)}
@@ -104,8 +99,21 @@ def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
     after = torch.where(ends[1], final, after).masked_fill(ends[0], 0.0)
     over = (ends[0] | ends[1]).expand_as(after).clone()
     over[-1] = True
-    steps = Step(group.reward.double(), group.value.double(), after, over, log_ratio.double())
-    advantages, returned = scan(TARGETS[advantage], steps, Discount.of(learner.config))
+    steps = Step(reward, group.value.double(), after, over, log_ratio.double())
+    return scan(TARGETS[learner.config.advantage], steps, Discount.of(learner.config))
+
+
+def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
+    """Compute next values, advantages, returns, and their means and variances."""
+    learner, taken = learner_of(network, n_envs, advantage=advantage, n_step=3, normalize_reward=False)
+    group = taken.groups["only"]
+    made = kernels_of(learner)
+    log_ratio = torch.randn(group.reward.shape, generator=torch.Generator().manual_seed(4))
+    estimate = made.advantages(taken, group.reward, log_ratio)
+    spread = {key: value for key, value in estimate.spread._asdict().items() if value is not None}
+    found = {"advantage": estimate.advantage, "returns": estimate.returns} | spread
+
+    advantages, returned = exact_returns(learner, taken, group.reward.double(), log_ratio)
     exact = {"advantage": advantages, "returns": returned}
     moments = [each for name in ("advantage", "returns") for each in (exact[name].mean(), exact[name].var())]
     moments += [1.0 - moments[1] / moments[3]]
@@ -143,12 +151,13 @@ def rewards(n_envs: int, unit: float = 1.0) -> Found:
     normalizer = learner.operations.rewards.__self__.reward_normalizer  # type: ignore[attr-defined]
     exact = RewardNormalizer(normalizer.gamma, normalizer.returns.shape, torch.device("cpu"))
     exact.returns = exact.returns.double()
-    normalize, reward = kernels_of(learner).rewards, taken.groups["only"].reward.mul_(unit)
+    made, reward = kernels_of(learner), taken.groups["only"].reward.mul_(unit)
     ends = [flag[..., None] for flag in (taken.terminated, taken.truncated)]
     arrays: Found = ({}, {})
     for n in range(2):
-        arrays[0][f"reward {n}"] = normalize(taken).double().numpy().copy()
-        arrays[1][f"reward {n}"] = exact(reward.double(), *ends).numpy().copy()
+        arrays[0][f"advantage {n}"] = made.advantages(taken, made.rewards(taken), None).advantage.double().numpy().copy()
+        normalized = exact(reward.double(), *ends)
+        arrays[1][f"advantage {n}"] = exact_returns(learner, taken, normalized, torch.zeros_like(normalized))[0].numpy().copy()
         taken.continues.fill_(True)
     units = {"mean": unit, "variance": unit**2, "returns": unit}
     states = (in_units(numbers(each.tensors().items()), units) for each in (normalizer, exact))

@@ -56,7 +56,11 @@ PLANTED = (
     Planted("optimizer", Mistake("tiles of blocks that overlap", "Idx.x * THREADS", "Idx.x * (THREADS - 1)"), Kind.SHARED_BY_BLOCKS),
     Planted(
         "statistics",
-        Mistake("a thread that does not write its share", "    shared[thread], ", "    if thread + 1 < active:\n        shared[thread], "),
+        Mistake(
+            "a thread that does not write its share",
+            "    shared[thread], shared[T",
+            "    if thread + 1 < active:\n        shared[thread], shared[T",
+        ),
         Kind.UNWRITTEN_SHARED,
     ),
     Planted("statistics", Mistake("a number that all threads add to", "if thread == 0:", "if True:", nth=1), RACE),

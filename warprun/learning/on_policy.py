@@ -71,7 +71,7 @@ class Learner(Generic[C]):
         self._batches = LastingBatches()
         self._renormalized = False
         """Whether observations are normalised otherwise than in the rollout that is learned from."""
-        self._scheduled: tuple[float, float] | None = None
+        self._scheduled: tuple[float | None, float | None] = None, None
         """Learning rate and entropy coefficient that were set last."""
 
     def schedule(self, progress: float) -> None:
@@ -81,10 +81,14 @@ class Learner(Generic[C]):
             _linear(config.learning_rate, config.learning_rate_end, progress),
             _linear(config.entropy_coef, config.entropy_coef_end, progress),
         )
-        if wanted != self._scheduled:
-            self._scheduled = wanted
-            self.entropy_coef.fill_(wanted[1])
-            self.learning_rate.copy_(self.rate_factor * wanted[0])
+        rate, entropy_coef = wanted
+        if entropy_coef != self._scheduled[1]:
+            self.entropy_coef.fill_(entropy_coef)
+        if rate != self._scheduled[0]:
+            self.learning_rate.fill_(rate)
+            if config.adapts_learning_rate:
+                self.learning_rate.mul_(self.rate_factor)
+        self._scheduled = wanted
 
     def batch(self, trajectory: Trajectory) -> Batch:
         """Return `trajectory` with its advantages and returns; the next call for this trajectory may overwrite them."""

@@ -84,7 +84,7 @@ class Operations(NamedTuple):
     act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
     """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
     rewards: Callable[[Trajectory], torch.Tensor]
-    """rewards(trajectory) returns the rewards in the units of the values, [T, N, A]."""
+    """rewards(trajectory) returns the rewards, [T, N, A], in the units of the values unless `advantages` normalises them."""
     advantages: Callable[[Trajectory, torch.Tensor, torch.Tensor | None], Estimate]
     """advantages(trajectory, reward, log_ratio) returns advantages and returns, [T, N, A]. `reward` is that of `rewards`, `log_ratio`
     [T, N, A] is for targets that use it."""

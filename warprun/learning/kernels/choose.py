@@ -119,7 +119,8 @@ def on_cuda(reference: TorchOperations) -> Operations:
 
     policy, group, rewards = reference.policy, reference.group, reference.reward_normalizer
     network = policy.kernel_network()
-    returns = CudaReturns(network, reference)
+    normalizes = rewards and rewards.statistics.communicator.size == 1 and rewards.sources == 1 and not group.leaves
+    returns = CudaReturns(network, reference, CudaRewards(rewards, group.name) if rewards and normalizes else None)
     packed = Packed.of(network)
     loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, packed.beside, network.log_std)
     of_tiles = CudaGradient([packed], network.rows, loss, policy_columns, REGISTERS)
@@ -140,10 +141,8 @@ def on_cuda(reference: TorchOperations) -> Operations:
         observations = CudaObservations(policy.normalizer)
         observations.compile_ahead()
         found = found._replace(observe=observations)
-    if rewards and rewards.statistics.communicator.size == 1 and rewards.sources == 1 and not group.leaves:
-        normalized = CudaRewards(rewards, group.name)
-        normalized.compile_ahead()
-        found = found._replace(rewards=normalized)
+    if normalizes:
+        found = found._replace(rewards=lambda trajectory: trajectory.groups[group.name].reward)
     return found
 
 

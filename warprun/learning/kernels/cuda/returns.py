@@ -14,8 +14,9 @@ import torch
 from warprun.kernels.mlp import Network, layers_of
 from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, load_columns, read, write
 from warprun.learning.batch import Estimate, Spread
-from warprun.learning.formulas import explained
+from warprun.learning.formulas import explained, normalized_reward
 from warprun.learning.kernels.cuda.gradient import BOUND, COLUMNS, threads_of
+from warprun.learning.kernels.cuda.statistics import CudaRewards, merge_sums, merged_sums, scale_of, sum_blocks
 from warprun.learning.kernels.cuda.sums import add_up
 from warprun.learning.operations import TorchOperations
 from warprun.learning.targets import TARGETS, Discount, Step
@@ -92,10 +93,10 @@ SUMS, NUMBERS, PART = $sums, $sums * $columns, $summing // $sums
 
 
 @cuda.jit(cache=CACHE, fastmath=False, **BOUND)
-def advantages(given, rollout, reward, log_ratio, p, following, advantage, returns, sums):
+def advantages(given, rollout, reward, log_ratio, p, following, advantage, returns, sums$given):
     thread = cuda.threadIdx.x
-    block = cuda.shared.array(0, float32)
-    # With the number of columns as a constant.
+    block, shared = cuda.shared.array(0, float32), cuda.shared.array(NUMBERS, float64)
+$prepare    # With the number of columns as a constant.
     network = BlockNetwork(
         given.weights, given.layers, COLUMNS, given.policy_row, given.logits, given.value_row, given.log_std,
         given.normalizes, given.mean, given.scale,
@@ -124,7 +125,6 @@ def advantages(given, rollout, reward, log_ratio, p, following, advantage, retur
             found = 1 if t < rollout.steps else 0
         turn += 1
         more = cuda.syncthreads_or(found)
-    shared = cuda.shared.array(NUMBERS, float64)
     if thread < n:
         # float64, because the variance may be small compared with the mean.
         a_sum, a_square, r_sum, r_square = float64(0.0), float64(0.0), float64(0.0), float64(0.0)
@@ -134,7 +134,7 @@ def advantages(given, rollout, reward, log_ratio, p, following, advantage, retur
             t = $t
             at = t * rollout.columns + column
             ends = terminated(rollout, column, t) or truncated(rollout, column, t) or t == horizon - 1
-            step = Step(read(reward, at), read(rollout.value, at), read(following, at), ends, $ratio)
+            step = Step($reward, read(rollout.value, at), read(following, at), ends, $ratio)
             $before
             after, a, r = target(after, step, p)
             write(advantage, at, a)
@@ -157,7 +157,7 @@ def advantages(given, rollout, reward, log_ratio, p, following, advantage, retur
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def spread(sums, blocks, count, out):
+def spread(sums, blocks, count, out$given):
     number, part = cuda.threadIdx.x // PART, cuda.threadIdx.x % PART
     shared = cuda.shared.array(SUMMING, float64)
     total = float64(0.0)
@@ -169,7 +169,7 @@ def spread(sums, blocks, count, out):
         out[0], out[1] = mean_and_variance(shared[0], shared[PART], count)
         out[2], out[3] = mean_and_variance(shared[2 * PART], shared[3 * PART], count)
         out[4] = explained(out[1], out[3])
-'''
+$merge'''
 
 
 BACKWARD = {"turns": "horizon", "t": "horizon - 1 - turn", "before": ""}
@@ -182,11 +182,44 @@ FORWARD = {
 """See `Target.windowed`."""
 
 
+AS_THEY_ARE = {"given": "", "prepare": "", "reward": "read(reward, at)", "merge": ""}
+"""Rewards in the units of the values."""
+NORMALIZED = {
+    "given": ", running, returned",
+    "prepare": """    # Every block takes the rollout into the statistics for itself; `spread` writes them when all have read them.
+    if thread < COLUMNS:
+        shared[thread], shared[COLUMNS + thread] = sum_blocks(returned, 1, 0, thread, COLUMNS)
+    cuda.syncthreads()
+    total, square = float64(0.0), float64(0.0)
+    for m in range(COLUMNS):
+        total += shared[m]
+        square += shared[COLUMNS + m]
+    mean, variance = merged_sums(running, 0, float64(rollout.steps * rollout.columns), total, square)
+    shift, scale = float32(mean), scale_of(mean, variance)
+""",
+    "reward": "normalized_reward(read(reward, at), terminated(rollout, column, t), shift, scale, p.gamma)",
+    "merge": """    cuda.syncthreads()
+    of_thread = sum_blocks(returned, 1, 0, cuda.threadIdx.x, SUMMING)
+    shared[cuda.threadIdx.x] = of_thread[0]
+    add_up(shared, 0, cuda.threadIdx.x, SUMMING)
+    total = shared[0]
+    cuda.syncthreads()
+    shared[cuda.threadIdx.x] = of_thread[1]
+    add_up(shared, 0, cuda.threadIdx.x, SUMMING)
+    if cuda.threadIdx.x == 0:
+        merge_sums(running, 0, float64(count), total, shared[0])
+        running.rows[0] += float64(count)
+""",
+}
+"""Rewards that are normalised, see `statistics.CudaRewards`."""
+
+
 class CudaReturns:
     """Computes advantages and returns with one network."""
 
-    def __init__(self, network: Network, reference: TorchOperations) -> None:
-        """`reference` are the operations of the group by torch."""
+    def __init__(self, network: Network, reference: TorchOperations, rewards: CudaRewards | None = None) -> None:
+        """`reference` are the operations of the group by torch; `rewards`: by what rewards are normalised, None: they are already."""
+        self.rewards = rewards
         config, device = reference.config, reference.entropy_coef.device
         self.name, self.target, self.discount = reference.group.name, TARGETS[config.advantage], Discount.of(config)
         columns = columns_for(network.rows + 2 * SUMS, COLUMNS)  # with the memory of the sums, in float64
@@ -196,10 +229,15 @@ class CudaReturns:
         self.shared_bytes = 4 * network.rows * columns
         functions = (add_up, compute_layer, explained, follow, load_columns, mean_and_variance, next_truncated, read, terminated, truncated)
         numbers = {"columns": columns, "threads": self.threads, "summing": THREADS, "sums": SUMS}
-        texts = FORWARD if self.target.windowed else BACKWARD
+        texts = (FORWARD if self.target.windowed else BACKWARD) | (NORMALIZED if rewards else AS_THEY_ARE)
+        of_rewards = (merge_sums, merged_sums, normalized_reward, scale_of, sum_blocks)
         ratio = "read(log_ratio, at)" if self.target.uses_ratio else "float32(0.0)"
         source = fill(KERNEL, target=config.advantage, ratio=ratio, **texts, **{name: str(number) for name, number in numbers.items()})
-        names = {f.__name__: f for f in (*functions, write)} | {"target": self.target.formula, "BlockNetwork": BlockNetwork, "Step": Step}
+        names = {f.__name__: f for f in (*functions, write, *of_rewards)} | {
+            "target": self.target.formula,
+            "BlockNetwork": BlockNetwork,
+            "Step": Step,
+        }
         self.module = module_for(f"returns_{config.advantage}_cuda", source, names | {"BOUND": BOUND})
 
     def compile_ahead(self) -> None:
@@ -208,8 +246,11 @@ class CudaReturns:
         ended, flat, sums = value.bool(), on_device(value), on_device(value.double())
         rollout = on_device(Rollout(value, value, value, ended, ended, 1, 1, 1, 1, 1))
         given = on_device(self.network), rollout, flat, flat, self.discount, flat, flat, flat, sums
-        want(self.module, "advantages", given)
-        want(self.module, "spread", (sums, 1, 1, flat))
+        of_rewards = (on_device(self.rewards.running), sums) if self.rewards else ()
+        want(self.module, "advantages", (*given, *of_rewards))
+        want(self.module, "spread", (sums, 1, 1, flat, *of_rewards))
+        if self.rewards:
+            self.rewards.compile_ahead()
 
     def __call__(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
         """Return advantages and returns, [T, N, A]."""
@@ -221,9 +262,13 @@ class CudaReturns:
         sums, out = reward.new_empty(blocks * SUMS, dtype=torch.float64), reward.new_empty(SUMS + 1)
         flat = [on_device(tensor.view(-1)) for tensor in (reward, ratio, following, advantage, returns)]
         given = (on_device(self.network), on_device(rollout), *flat[:2], self.discount, *flat[2:], on_device(sums))
-        launch(self.module, "advantages", (blocks, self.threads), given, self.shared_bytes)
+        of_rewards = (on_device(self.rewards.running), on_device(self.rewards.sums(trajectory))) if self.rewards else ()
+        launch(self.module, "advantages", (blocks, self.threads), (*given, *of_rewards), self.shared_bytes)
         # Of actors that had left, advantage and return are 0: reward, values and what follows are.
-        launch(self.module, "spread", (1, THREADS), (on_device(sums), blocks, trajectory.groups[self.name].rows, on_device(out)))
+        rows = trajectory.groups[self.name].rows
+        launch(self.module, "spread", (1, THREADS), (on_device(sums), blocks, rows, on_device(out), *of_rewards))
+        if self.rewards:
+            self.rewards.statistics.forget(rows)
         spread = Spread(*out.unbind())
         return Estimate(advantage, returns, spread if self.target.gives_errors else spread._replace(explained=None))
 
