@@ -177,9 +177,10 @@ def minibatches(rows: int, parts: int, step_rows: int) -> Found:
         of_exact = exact.mean(), exact.var() if len(exact) > 1 else torch.zeros(())
         for into, (each, (mean, variance)) in zip(arrays, ((picked, moments), (exact, of_exact)), strict=True):
             into.update(numbers({f"picked {n}": each, f"mean {n}": mean, f"variance {n}": variance}.items()))
-    mean = None
+    mean, size = None, len(learner.policy.parameters)
     for n, step in enumerate(of_steps):
-        mean = made.average(mean, n + 1, step[:5].clone(), step[5].clone())
+        gradient = torch.zeros(size).index_fill_(0, torch.tensor(1), float(step[5].abs_()))  # of this norm
+        mean = made.step_of_many(gradient, step[:5].clone(), mean, n + 1)
     before = float(learner.learning_rate)
     for kl in (0.1, 0.003):
         made.adapt(torch.tensor(kl), 0.01)

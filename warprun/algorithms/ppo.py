@@ -105,14 +105,14 @@ class PPO(OnPolicyAgent[PPOConfig]):
         config = learner.config
         number = taken.number + 1
         if config.target_kl is None:
-            return GradientSteps(number, learner.operations.average(taken.mean, number, means, learner.step(gradient)))
+            return GradientSteps(number, learner.operations.step_of_many(gradient, means, taken.mean, number))
         going_on = learner.shown(means)["approx_kl"] <= config.target_kl
         if taken.going_on is not None:
             going_on = taken.going_on & going_on
         # The step is taken, and undone if the update has stopped: a branch would make the host wait for the device.
         before = [tensor.clone() for tensor in learner.trained()]
         former = means.new_zeros(len(means) + 1) if taken.mean is None else taken.mean.clone()
-        mean = learner.operations.average(taken.mean, number, means, learner.step(gradient))
+        mean = learner.operations.step_of_many(gradient, means, taken.mean, number)
         for tensor, old in zip(learner.trained(), before, strict=True):
             tensor.copy_(torch.where(going_on, tensor, old))
         return GradientSteps(number, torch.where(going_on, mean, former), going_on)

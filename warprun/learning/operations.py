@@ -97,9 +97,9 @@ class Operations(NamedTuple):
     pick: Callable[[torch.Tensor, torch.Tensor, Sequence[slice]], list[tuple[torch.Tensor, Moments]]]
     """pick(advantage [R, ...], order [R], parts) returns for each minibatch, a part of the order, the advantages of its samples, [B, ...],
     with their mean and unbiased variance. The parts are those of `slices.split`."""
-    average: Callable[[torch.Tensor | None, int, torch.Tensor, torch.Tensor], torch.Tensor]
-    """average(mean, number, terms [K], norm []) returns the means over `number` gradient steps, [K+1], perhaps in the place of `mean`,
-    those over all but the last of them, whose terms and norm are given."""
+    step_of_many: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]
+    """step_of_many(gradient [P], terms [K], mean, number) does `step`, and returns the means of the terms and of the norm over `number`
+    gradient steps, [K+1], perhaps in the place of `mean`, those over all but this last one."""
     adapt: Callable[[torch.Tensor, float], None]
     """adapt(kl [], desired) changes the learning rate after an update, see `TorchOperations.adapt`."""
     observe: Callable[[torch.Tensor], None]
@@ -135,7 +135,7 @@ class TorchOperations:
             step=self.step,
             permutation=permutation,
             pick=pick,
-            average=average,
+            step_of_many=averaging(self.step, average),
             adapt=self.adapt,
             observe=self.policy.observe,
         )
@@ -225,3 +225,10 @@ def average(mean: torch.Tensor | None, number: int, terms: torch.Tensor, norm: t
     """Return the means of terms [K] and norm [] over `number` gradient steps, [K+1]; `mean`: those over the steps before the last."""
     last = torch.cat((terms, norm[None]))
     return last if mean is None else mean + (last - mean) / number
+
+
+def averaging(
+    step: Callable[[torch.Tensor], torch.Tensor], average: Callable[[torch.Tensor | None, int, torch.Tensor, torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]:
+    """Return `Operations.step_of_many` made of a step and a function `average`."""
+    return lambda gradient, terms, mean, number: average(mean, number, terms, step(gradient))

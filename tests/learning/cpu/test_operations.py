@@ -14,6 +14,7 @@ from warprun.kernels.simd import COLUMNS
 from warprun.learning import operations, optimizers
 from warprun.learning.batch import Spread, explained_variance
 from warprun.learning.kernels.cpu import updates as fused_updates
+from warprun.learning.kernels.cpu.minibatches import CpuMinibatches
 from warprun.learning.kernels.cpu.optimizer import PIECE, SPLIT_FROM, CpuAdam
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
@@ -182,7 +183,7 @@ def test_minibatches_have_the_advantages_and_moments_of_torch(size: int) -> None
 
 def test_means_over_gradient_steps_are_those_of_torch() -> None:
     random = torch.Generator().manual_seed(0)
-    kernels = build("ppo", environment(one=SPACES["one"]), fused=True).learners[0].operations
+    kernels = CpuMinibatches(build("ppo", environment(one=SPACES["one"])).learners[0].reference)
     for steps in (1, 40):  # the second time from the beginning
         terms, norms = torch.randn(steps, 5, generator=random), torch.rand(steps, generator=random)
         found, by_torch = None, None

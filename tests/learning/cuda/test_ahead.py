@@ -88,7 +88,7 @@ def test_a_kernel_for_a_gpu_is_compiled_by_a_process_without_one(monkeypatch: py
     monkeypatch.setattr(simulated.cuda_optimizer, "THREADS", 64)  # a module that this process has not loaded
     learner = build("a2c", environment(**SPACES), n_envs=2).learners[0]
     made = simulated.cuda_optimizer.CudaAdam(learner.optimizer, learner.policy.parameters, learner.learning_rate, 0.5)
-    types = tuple(typeof(arrays(each)) for each in (made.state.parameters, made.begun, made.state, np.float32(0.0)))
+    types = tuple(typeof(arrays(each)) for each in (made.state.parameters, made.begun, made.state, np.float32(0.0), made.shown, 1))
     with compiling_for(*GPU):
         ahead.want(made.module, "step", types)
         ahead.begin()

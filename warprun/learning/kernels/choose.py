@@ -24,7 +24,7 @@ from warprun.learning.kernels.cpu.updates import CpuKernels
 from warprun.learning.kernels.policy_gradient import PolicyGradient, tile_loss_of
 from warprun.learning.kernels.steps import Kernels, KernelSteps
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss
-from warprun.learning.operations import Operations, TorchOperations
+from warprun.learning.operations import Operations, TorchOperations, average, averaging
 from warprun.learning.optimizers import Adam, Optimizer
 from warprun.learning.replay import Replay, ReplayOperations
 from warprun.learning.settings.off_policy import OffPolicyConfig
@@ -63,7 +63,7 @@ def operations(reference: TorchOperations, context: Context) -> Operations:
     if plan.gradients.by == "kernels":
         return on_cuda(reference)
     found, step = reference.operations(), adam_of(reference, context)
-    return found._replace(step=step.step) if step else found
+    return found._replace(step=step.step, step_of_many=averaging(step.step, average)) if step else found
 
 
 def on_cpu(reference: TorchOperations, context: Context) -> Operations:
@@ -73,10 +73,14 @@ def on_cpu(reference: TorchOperations, context: Context) -> Operations:
     returns = CpuReturns(network, group, reference.config, threads)
     returns.compile_ahead()
     found = reference.operations()._replace(act=CpuActing(network, threads), advantages=returns)
+    if step := adam_of(reference, context):
+        step.compile_ahead()
+        found = found._replace(step=step.step)
     if reference.config.passes() * reference.config.steps_per_pass() > 1:
         steps = CpuMinibatches(reference)
         steps.compile_ahead()
-        found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)
+        found = found._replace(permutation=steps.permutation, pick=steps.pick, adapt=steps.adapt)
+        found = found._replace(step_of_many=averaging(found.step, steps.average))
     if context.plan.gradients.by == "kernels":
         loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, network.log_std, network.log_std)
         together = tiles_together(network.rows)
@@ -84,9 +88,6 @@ def on_cpu(reference: TorchOperations, context: Context) -> Operations:
         gradient = PolicyGradient(of_tiles, policy.space, context.device)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
-    if step := adam_of(reference, context):
-        step.compile_ahead()
-        found = found._replace(step=step.step)
     if policy.normalizer:
         observations = CpuObservations(policy.normalizer, threads)
         observations.compile_ahead()
@@ -131,12 +132,12 @@ def on_cuda(reference: TorchOperations) -> Operations:
     if reference.config.passes() * reference.config.steps_per_pass() > 1:
         steps = CudaMinibatches(reference)
         steps.compile_ahead()
-        found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)
+        found = found._replace(permutation=steps.permutation, pick=steps.pick, adapt=steps.adapt)
     if isinstance(reference.optimizer, Adam):
         given = reference.optimizer, policy.parameters, reference.learning_rate, reference.config.max_grad_norm
-        optimizer = CudaAdam(*given, sums=of_tiles.sums)
+        optimizer = CudaAdam(*given, sums=of_tiles.sums, terms=len(reference.loss.terms) + 1)
         optimizer.compile_ahead()
-        found = found._replace(step=optimizer.step)
+        found = found._replace(step=optimizer.step, step_of_many=optimizer.step_of_many)
     if policy.normalizer and policy.normalizer.statistics.communicator.size == 1 and group.observation.size <= THREADS:
         observations = CudaObservations(policy.normalizer)
         observations.compile_ahead()

@@ -13,7 +13,7 @@ import torch
 
 from warprun.kernels.mlp_cuda import read, write
 from warprun.learning.draws import TOGETHER, Stream, bits_of
-from warprun.learning.formulas import adapted, averaged
+from warprun.learning.formulas import adapted
 from warprun.learning.kernels.cuda.returns import mean_and_variance
 from warprun.learning.kernels.cuda.sums import add_up
 from warprun.learning.kernels.cuda.tiles import stream_key, words
@@ -74,12 +74,6 @@ def part_moments(sums, rows, blocks, out):
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def average(mean, number, terms, norm):
-    for k in range(cuda.threadIdx.x, mean.size, 32):
-        mean[k] = averaged(mean[k], norm[0] if k == terms.size else terms[k], number)
-
-
-@cuda.jit(cache=CACHE, fastmath=False)
 def adapt(kl, desired, given, low, high, factor, learning_rate):
     found = adapted(factor[0], float64(kl[0]), desired, low, high)
     factor[0], learning_rate[0] = found, found * given
@@ -90,26 +84,23 @@ class CudaMinibatches:
     """The operations of one group that only several gradient steps need, see `Operations`."""
 
     def __init__(self, reference: TorchOperations) -> None:
-        device = reference.entropy_coef.device
-        self._mean = torch.zeros(2 + len(reference.loss.terms), device=device)
-        """[K+1]: of terms and norms."""
         self._adapted = reference.rate_factor.view(1), reference.learning_rate.view(1)
         self._numbers = tuple(map(float64, (reference.config.learning_rate, *reference.rate_limits)))
         self._adapts = reference.config.adapts_learning_rate
-        functions = (adapted, add_up, averaged, bits_of, mean_and_variance, read, stream_key, write)
+        functions = (adapted, add_up, bits_of, mean_and_variance, read, stream_key, write)
         names = {function.__name__: function for function in functions}
         self._module = module_for("minibatches_cuda", KERNELS.format(threads=THREADS), names | {"TOGETHER": TOGETHER})
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
-        order = torch.zeros(1, dtype=torch.int64, device=self._mean.device)
-        numbers, sums, rows = on_device(self._mean), on_device(self._mean.double()), on_device(order)
+        rate = self._adapted[1]
+        order, number = torch.zeros_like(rate, dtype=torch.int64), torch.zeros_like(rate, dtype=torch.float32)
+        numbers, sums, rows = on_device(number), on_device(rate), on_device(order)
         want(self._module, "keys", (words(Stream(0, order)), 1, on_device(order.int())))
         want(self._module, "pick", (numbers, rows, 1, 1, numbers, sums))
         want(self._module, "part_moments", (sums, 1, 1, numbers))
-        want(self._module, "average", (numbers, 1, numbers, numbers))
         if self._adapts:
-            want(self._module, "adapt", self._adaption(self._mean[0], 0.0))
+            want(self._module, "adapt", self._adaption(number, 0.0))
 
     def permutation(self, n: int, seed: int, draw: torch.Tensor, step_rows: int = 1) -> torch.Tensor:
         """Return a random order of 0..n-1, [n] int64, see `draws.permutation`."""
@@ -128,13 +119,6 @@ class CudaMinibatches:
         launch(self._module, "part_moments", (count, 32), (sums, rows, blocks, on_device(out)))
         moments = out.view(count, 2).unbind()
         return [(picked[part], (mean, variance)) for part, (mean, variance) in zip(parts, moments, strict=True)]
-
-    def average(self, mean: torch.Tensor | None, number: int, terms: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-        """Return the means over `number` gradient steps, [K+1], see `Operations`, always in the same memory."""
-        if mean is not None and mean is not self._mean:
-            self._mean.copy_(mean)
-        launch(self._module, "average", (1, 32), (on_device(self._mean), number, on_device(terms), on_device(norm.view(1))))
-        return self._mean
 
     def adapt(self, kl: torch.Tensor, desired: float) -> None:
         """Change the learning rate by the divergence of an update, [], see `Operations`."""

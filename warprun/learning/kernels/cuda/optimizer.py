@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import read, write
-from warprun.learning.formulas import adam, between
+from warprun.learning.formulas import adam, averaged, between
 from warprun.learning.kernels.cuda.sums import Begun, BlockSums, add_up
 from warprun.learning.optimizers import Adam
 from warprun.math import sqrt
@@ -41,8 +41,8 @@ class State(NamedTuple):
     """[1] float64: steps so far."""
     learning_rate: torch.Tensor
     """[1] float64."""
-    norm: torch.Tensor
-    """[1]: of the gradient before clipping."""
+    shown: torch.Tensor
+    """[K+1]: means over gradient steps, of terms of the loss and, last, of the norm of the gradient before clipping."""
     max_norm: np.float32
     beta1: float
     beta2: float
@@ -118,7 +118,7 @@ def squares(gradient, begun):
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def step(gradient, begun, state, tau):
+def step(gradient, begun, state, tau, terms, number):
     thread = cuda.threadIdx.x
     sums = cuda.shared.array(THREADS, float32)
     sums[thread] = sum_of(begun.squares, thread, THREADS)
@@ -130,7 +130,11 @@ def step(gradient, begun, state, tau):
         sums[0] = scale if scale < float32(1.0) else float32(1.0)
         sums[1], sums[2] = corrections(state, int(begun.number[0]))
         if cuda.blockIdx.x == 0:
-            state.norm[0], state.steps[0] = norm, begun.number[0]
+            state.steps[0] = begun.number[0]
+            last = state.shown.size - 1
+            for k in range(last):
+                state.shown[k] = averaged(state.shown[k], terms[k], number)
+            state.shown[last] = averaged(state.shown[last], norm, number)
     cuda.syncthreads()
     m = cuda.blockIdx.x * THREADS + thread
     if m < gradient.size:
@@ -149,11 +153,12 @@ class CudaAdam:
         max_norm: float | None,
         target: torch.Tensor | None = None,
         sums: BlockSums | None = None,
+        terms: int = 0,
     ) -> None:
         """`learning_rate` is a float64 tensor [], which every step reads; `max_norm` None: gradients are not clipped. `target` [P] follows
-        the parameters; `sums` make the gradients."""
+        the parameters; `sums` make the gradients, with so many `terms` of which `step_of_many` returns means."""
         config, steps = optimizer.config, optimizer.steps.view(1)
-        self.norm = torch.zeros(1, device=parameters.device)
+        self.shown, self._zeros = torch.zeros(2, terms + 1, device=parameters.device)
         self.state = State(
             parameters=parameters,
             target=parameters if target is None else target,
@@ -161,17 +166,17 @@ class CudaAdam:
             square=optimizer.square,
             steps=steps,
             learning_rate=learning_rate.view(1),
-            norm=self.norm,
+            shown=self.shown,
             max_norm=np.float32(math.inf if max_norm is None else max_norm),
             beta1=config.beta1,
             beta2=config.beta2,
             eps=config.eps,
         )
-        self.begun = Begun(self.norm.new_empty(-(-len(parameters) // PART)), steps, torch.zeros_like(steps), len(parameters))
+        self.begun = Begun(self.shown.new_empty(-(-len(parameters) // PART)), steps, torch.zeros_like(steps), len(parameters))
         self._sums = sums
         if sums:
             sums.begun = sums.begun._replace(steps=steps, size=len(parameters))
-        functions = (add_up, sum_of, sum_of_squares, corrections, move, read, sqrt)
+        functions = (add_up, averaged, sum_of, sum_of_squares, corrections, move, read, sqrt)
         source = KERNEL.format(threads=THREADS, part=PART)
         self.module = module_for("optimizer_cuda", source, {function.__name__: function for function in functions})
 
@@ -180,18 +185,29 @@ class CudaAdam:
         gradient, begun = on_device(self.state.parameters), on_device(self.begun)
         if not self._sums:
             want(self.module, "squares", (gradient, begun))
-        want(self.module, "step", (gradient, begun, on_device(self.state), float32(0.0)))
+        want(self.module, "step", (gradient, begun, on_device(self.state), float32(0.0), on_device(self.shown), 1))
 
     def step(self, gradient: torch.Tensor, tau: float = 0.0) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped, and the target by `tau` to them.
 
         Return the norm before clipping, [], which the next call overwrites.
         """
+        self._step(gradient, tau, self._zeros, 1)
+        return self.shown[-1]
+
+    def step_of_many(self, gradient: torch.Tensor, terms: torch.Tensor, mean: torch.Tensor | None, number: int) -> torch.Tensor:
+        """Do `step` and return means over `number` gradient steps, [K+1], see `Operations`, always in the same memory."""
+        if mean is not None and mean is not self.shown:
+            self.shown.copy_(mean)
+        self._step(gradient, 0.0, terms, number)
+        return self.shown
+
+    def _step(self, gradient: torch.Tensor, tau: float, terms: torch.Tensor, number: int) -> None:
         numbers, begun = on_device(gradient), self.begun
         if self._sums and self._sums.hold(gradient):
             begun = self._sums.begun
         else:
             launch(self.module, "squares", (len(begun.squares), THREADS), (numbers, on_device(begun)))
         grid = (-(-len(gradient) // THREADS), THREADS)
-        launch(self.module, "step", grid, (numbers, on_device(begun), on_device(self.state), float32(tau)))
-        return self.norm[0]
+        given = (numbers, on_device(begun), on_device(self.state), float32(tau), on_device(terms), number)
+        launch(self.module, "step", grid, given)
