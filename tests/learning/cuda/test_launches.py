@@ -87,6 +87,27 @@ def test_a_gradient_step_of_ppo_has_few_launches(monkeypatch: pytest.MonkeyPatch
     assert len(two) <= 19, two
 
 
+def test_an_update_of_ppo_has_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = of_an_update(monkeypatch, "ppo", epochs=4, minibatches=4, desired_kl=0.1, **SCHEDULES)
+    assert len(listed) <= 91, listed
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_gradient_that_torch_has_changed_gets_new_squares(monkeypatch: pytest.MonkeyPatch, changes: bool) -> None:
+    """As the mean over processes does: the norm of a step is that of the gradient that it gets."""
+    launches, env = Launches(monkeypatch), environment(only=Discrete(3))
+    (learner,) = build("a2c", env, n_envs=40).learners
+    learner.operations = simulated.cuda_kernels(learner)
+    batch = learner.batch(rollout(env, n_envs=40)).samples()
+    gradient, _ = learner.gradient(batch, batch.advantage)
+    if changes:
+        gradient.mul_(0.5)
+    with launches:
+        launches.listed.clear()
+        learner.step(gradient)
+    assert launches.listed == (["squares", "step"] if changes else ["step"])
+
+
 @pytest.mark.parametrize(("case", "most"), [("dqn", 7), ("prioritized dqn", 8), ("td3", 8), ("sac", 16)])
 def test_a_gradient_step_off_policy_has_few_launches(monkeypatch: pytest.MonkeyPatch, case: str, most: int) -> None:
     """Without the actor, where it learns in every other step."""
