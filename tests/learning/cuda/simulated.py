@@ -17,6 +17,7 @@ from tests.agents import build
 from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
+from tests.learning.test_leaving import agent_and_rollout
 from warprun.learning.kernels import cuda
 from warprun.learning.kernels.choose import on_cuda
 from warprun.learning.kernels.cuda import minibatches as cuda_minibatches
@@ -94,10 +95,21 @@ def updates(case: str, by_kernels: bool) -> dict[str, np.ndarray]:
     return {key: tensor.numpy().copy() for key, tensor in found.items()}
 
 
+def leaving(by_kernels: bool) -> dict[str, np.ndarray]:
+    """Return the state of an agent after an update on episodes that actors leave, and its metrics."""
+    agent, taken, _ = agent_and_rollout("a2c", False)
+    for learner in agent.learners if by_kernels else ():
+        learner.operations = cuda_kernels(learner)
+    found = agent.update(taken, 0.0) | agent.state()
+    return {key: tensor.numpy().copy() for key, tensor in found.items()}
+
+
 if __name__ == "__main__":
     with_few_threads()
     results = {f"{'/'.join(map(str, case))}/{key}": array for case in GRADIENTS for key, array in gradient(*case).items()}
     for case in UPDATES:
         for way in ("torch", "kernels"):
             results |= {f"{case}/{way}/{key}": array for key, array in updates(case, way == "kernels").items()}
+    for way in ("torch", "kernels"):
+        results |= {f"leaving/{way}/{key}": array for key, array in leaving(way == "kernels").items()}
     np.savez(sys.argv[1], **results)
