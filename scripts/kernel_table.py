@@ -37,8 +37,24 @@ N_ENVS = 10_000
 """Environments of the launches in the table."""
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
 """Those that make the code of a kernel."""
-FLOAT64 = ("step", "advantages", "spread", "returns", "merge", "moments", "gather", "draw", "put", "sum_stored")
-"""Kernels of learners that compute in float64: Adam's corrections, sums over many rows, and priorities."""
+FLOAT64 = (
+    "step",
+    "reduce",
+    "squares",
+    "pick",
+    "part_moments",
+    "adapt",
+    "advantages",
+    "spread",
+    "returns",
+    "merge",
+    "moments",
+    "gather",
+    "draw",
+    "put",
+    "sum_stored",
+)
+"""Kernels of learners that compute in float64: corrections of Adam, sums over many rows, learning rates, and priorities."""
 LOSSES = ("q_values", "critics", "soft_critics", "actor", "soft_actor")
 """Kernels of gradient steps off policy."""
 
@@ -311,7 +327,7 @@ def name_of(launch: Launch, agent: str) -> str:
         parts = {getattr(cell.cell_contents, "__name__", "") for cell in loss.__closure__ or ()}
         found = [actions for actions in ("choices", "gaussian") if f"evaluate_{actions}" in parts]
         name = f"gradient, {agent}, {found[0]}" if found else loss.__name__
-    return f"{name}, {names['COLUMNS']} x {names['THREADS']}" if launch.name in ("gradient", "next_values") else name
+    return f"{name}, {names['COLUMNS']} x {names['THREADS']}" if launch.name in ("gradient", "advantages") else name
 
 
 def agent_of(run: str) -> str:

@@ -231,7 +231,7 @@ def test_kernels_have_readable_names():
     names = {
         "_ZN41warprun_kernels_cartpole_3cce538a9814d17e7rolloutB2v3B104cw51cXTLSUwv1sDUaK": "cartpole: rollout",
         "_ZN53warprun_kernels_a2c_derivatives_cuda_4960e30cb28c3e4c8gradientB4v129B108cw5": "a2c_derivatives: gradient",
-        "warprun_kernels_returns_cuda_6717f314e5641a0c::next_values[abi:v76][abi:cw51cXTL": "returns: next_values",
+        "warprun_kernels_returns_cuda_6717f314e5641a0c::advantages[abi:v76][abi:cw51cXTL": "returns: advantages",
         "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<at::native::(": "torch: CatArrayBatchedCopy_contig",
         "Memcpy DtoD (Device -> Device)": "torch: Memcpy DtoD (Device -> Device)",
     }

@@ -7,7 +7,6 @@ import torch
 
 from tests.agents import build
 from tests.learning.helpers import SPACES, close, environment, rollout
-from warprun.algorithms.ppo import PPO
 from warprun.algorithms.settings import A2CConfig
 from warprun.environment import Box, Environment, MultiDiscrete, Space
 from warprun.errors import UserError
@@ -127,14 +126,15 @@ def test_a_checkpoint_of_another_agent_is_refused() -> None:
 def test_every_row_is_in_one_minibatch_of_an_epoch(minibatches: int, monkeypatch: pytest.MonkeyPatch) -> None:
     env = environment(one=SPACES["one"])
     seen: list[torch.Tensor] = []
-    original = PPO._minibatch
-
-    def spy(self: PPO, learner: Any, batch: Any, order: torch.Tensor, going_on: torch.Tensor) -> Any:
-        seen.append(order)
-        return original(self, learner, batch, order, going_on)
-
-    monkeypatch.setattr(PPO, "_minibatch", spy)
     agent = make("ppo", env, epochs=2, minibatches=minibatches)
+    (learner,) = agent.learners
+    original = learner.gradient
+
+    def spy(batch: Any, advantage: torch.Tensor, order: torch.Tensor, moments: Any) -> Any:
+        seen.append(order)
+        return original(batch, advantage, order, moments)
+
+    monkeypatch.setattr(learner, "gradient", spy)
     agent.update(rollout(env, 6, 5), 0.0)
     assert len(seen) == 2 * minibatches
     epochs = [torch.cat(seen[:minibatches]), torch.cat(seen[minibatches:])]
@@ -265,7 +265,14 @@ def test_the_gradient_of_an_update_is_that_of_the_loss_written_out(name: str, sp
         loss = (-gain + 0.5 * 0.5 * error - 0.1 * entropy).mean()
     expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, learner.policy.layer_parameters)])
     taken: list[torch.Tensor] = []
-    monkeypatch.setattr(learner, "step", lambda gradient: taken.append(gradient) or gradient.norm())
+    original = learner.gradient
+
+    def spy(*given: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        gradient, means = original(*given, **named)
+        taken.append(gradient.clone())
+        return gradient, means
+
+    monkeypatch.setattr(learner, "gradient", spy)
     agent.update(trajectory, 0.0)
     close(taken[0], expected, 1e-5)
     assert expected.count_nonzero() > 0.9 * len(expected)

@@ -13,6 +13,7 @@ from warprun.algorithms import agent_names, config_class
 from warprun.config.checks import check_requirements
 from warprun.errors import UserError
 from warprun.learning.distributions import evaluate
+from warprun.learning.operations import average, averaging
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory, allocate
 from warprun.spec import Box, Discrete, GroupSpec, Spec
 
@@ -74,7 +75,8 @@ def gradient_of(agent: Any, trajectory: Trajectory) -> torch.Tensor:
         found.append(gradient.clone())
         return torch.zeros(())
 
-    agent.learners[0].step = step
+    (learner,) = agent.learners
+    learner.operations = learner.operations._replace(step=step, step_of_many=averaging(step, average))
     agent.update(trajectory, 0.0)
     return found[0]
 

@@ -18,6 +18,7 @@ from tests.ptx.project import on
 from tests.ptx.rolling import APPROXIMATE, ULPS, clear, difference, machine, same_bits, wrong_in
 from tests.simulation.rollouts import Arrays
 from warprun.environment import Discrete
+from warprun.learning.draws import permutation
 from warprun.learning.formulas import RESOLUTION, TINY
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.normalization import RewardNormalizer
@@ -25,6 +26,7 @@ from warprun.learning.on_policy import Learner
 from warprun.learning.operations import Operations
 from warprun.learning.optimizers import Adam, clip_norm
 from warprun.learning.settings.networks import NetworkConfig
+from warprun.learning.slices import split
 from warprun.learning.targets import TARGETS, Discount, Step, scan
 from warprun.simulation.trajectory import Trajectory
 
@@ -77,16 +79,11 @@ def learner_of(network: str, n_envs: int, **settings: Any) -> tuple[Learner[Any]
     return learner, rollout(env, n_envs=n_envs)
 
 
-def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
-    """Compute next values, advantages, returns, and their means and variances."""
-    learner, taken = learner_of(network, n_envs, advantage=advantage, n_step=3)
+def exact_returns(
+    learner: Learner[Any], taken: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return advantages and returns in float64."""
     group = taken.groups["only"]
-    made = kernels_of(learner)
-    log_ratio = torch.randn(group.reward.shape, generator=torch.Generator().manual_seed(4))
-    next_value, estimate = made.advantages.next_value(taken), made.advantages(taken, group.reward, log_ratio)
-    spread = {key: value for key, value in estimate.spread._asdict().items() if value is not None}
-    found = {"next value": next_value, "advantage": estimate.advantage, "returns": estimate.returns} | spread
-
     policy = learner.policy
     names = [name for name, _ in policy.network.named_parameters()]
     double = {name: leaf.detach().double() for name, leaf in zip(names, policy.layer_parameters, strict=False)}
@@ -102,11 +99,25 @@ def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
     after = torch.where(ends[1], final, after).masked_fill(ends[0], 0.0)
     over = (ends[0] | ends[1]).expand_as(after).clone()
     over[-1] = True
-    steps = Step(group.reward.double(), group.value.double(), after, over, log_ratio.double())
-    advantages, returned = scan(TARGETS[advantage], steps, Discount.of(learner.config))
-    exact = {"next value": after, "advantage": advantages, "returns": returned}
+    steps = Step(reward, group.value.double(), after, over, log_ratio.double())
+    return scan(TARGETS[learner.config.advantage], steps, Discount.of(learner.config))
+
+
+def returns(network: str, n_envs: int, advantage: str = "gae") -> Found:
+    """Compute next values, advantages, returns, and their means and variances."""
+    learner, taken = learner_of(network, n_envs, advantage=advantage, n_step=3, normalize_reward=False)
+    group = taken.groups["only"]
+    made = kernels_of(learner)
+    log_ratio = torch.randn(group.reward.shape, generator=torch.Generator().manual_seed(4))
+    estimate = made.advantages(taken, group.reward, log_ratio)
+    spread = {key: value for key, value in estimate.spread._asdict().items() if value is not None}
+    found = {"advantage": estimate.advantage, "returns": estimate.returns} | spread
+
+    advantages, returned = exact_returns(learner, taken, group.reward.double(), log_ratio)
+    exact = {"advantage": advantages, "returns": returned}
     moments = [each for name in ("advantage", "returns") for each in (exact[name].mean(), exact[name].var())]
-    return numbers(found.items()), numbers((exact | dict(zip(spread, moments, strict=True))).items())
+    moments += [1.0 - moments[1] / moments[3]]
+    return numbers(found.items()), numbers((exact | dict(zip(spread, moments, strict=False))).items())
 
 
 def observations(rows: int, features: int, unit: float = 1.0) -> Found:
@@ -140,16 +151,44 @@ def rewards(n_envs: int, unit: float = 1.0) -> Found:
     normalizer = learner.operations.rewards.__self__.reward_normalizer  # type: ignore[attr-defined]
     exact = RewardNormalizer(normalizer.gamma, normalizer.returns.shape, torch.device("cpu"))
     exact.returns = exact.returns.double()
-    normalize, reward = kernels_of(learner).rewards, taken.groups["only"].reward.mul_(unit)
+    made, reward = kernels_of(learner), taken.groups["only"].reward.mul_(unit)
     ends = [flag[..., None] for flag in (taken.terminated, taken.truncated)]
     arrays: Found = ({}, {})
     for n in range(2):
-        arrays[0][f"reward {n}"] = normalize(taken).double().numpy().copy()
-        arrays[1][f"reward {n}"] = exact(reward.double(), *ends).numpy().copy()
+        arrays[0][f"advantage {n}"] = made.advantages(taken, made.rewards(taken), None).advantage.double().numpy().copy()
+        normalized = exact(reward.double(), *ends)
+        arrays[1][f"advantage {n}"] = exact_returns(learner, taken, normalized, torch.zeros_like(normalized))[0].numpy().copy()
         taken.continues.fill_(True)
     units = {"mean": unit, "variance": unit**2, "returns": unit}
     states = (in_units(numbers(each.tensors().items()), units) for each in (normalizer, exact))
     return arrays[0] | next(states), arrays[1] | next(states)
+
+
+def minibatches(rows: int, parts: int, step_rows: int) -> Found:
+    """Draw an order, pick minibatches, take means over gradient steps, and adapt a learning rate twice."""
+    learner, _ = learner_of("relu 17-5-9", 3, desired_kl=0.01)
+    made, random = kernels_of(learner), torch.Generator().manual_seed(rows)
+    advantage, of_steps = 1000.0 + torch.randn(rows, generator=random), torch.randn(3, 6, generator=random)
+    order, cut = made.permutation(rows, 5, torch.tensor(2), step_rows), split(rows, parts)
+    expected = permutation(rows, 5, torch.tensor(2), step_rows)
+    arrays: Found = numbers({"order": order}.items()), numbers({"order": expected}.items())
+    for n, (part, (picked, moments)) in enumerate(zip(cut, made.pick(advantage, order, cut), strict=True)):
+        exact = advantage[expected[part]].double()
+        of_exact = exact.mean(), exact.var() if len(exact) > 1 else torch.zeros(())
+        for into, (each, (mean, variance)) in zip(arrays, ((picked, moments), (exact, of_exact)), strict=True):
+            into.update(numbers({f"picked {n}": each, f"mean {n}": mean, f"variance {n}": variance}.items()))
+    mean, size = None, len(learner.policy.parameters)
+    for n, step in enumerate(of_steps):
+        gradient = torch.zeros(size).index_fill_(0, torch.tensor(1), float(step[5].abs_()))  # of this norm
+        mean = made.step_of_many(gradient, step[:5].clone(), mean, n + 1)
+    before = float(learner.learning_rate)
+    for kl in (0.1, 0.003):
+        made.adapt(torch.tensor(kl), 0.01)
+        arrays[0][f"rate at {kl}"] = numbers({"": learner.learning_rate}.items())[""]
+    assert mean is not None
+    arrays[0].update(numbers({"means": mean}.items()))
+    arrays[1].update(numbers({"means": of_steps.double().mean(0)}.items()))
+    return arrays[0], arrays[1] | {"rate at 0.1": np.array(before / 1.5), "rate at 0.003": np.array(before)}
 
 
 def optimizer(network: str, max_norm: float | None) -> Found:
@@ -204,6 +243,8 @@ def parts() -> dict[str, Part]:
             )
     for advantage in ("nstep", "vtrace", "exarl_vtrace"):
         found[f"returns: {advantage}"] = partial(returns, "relu 17-5-9", 45, advantage)
+    for rows, cut, step_rows in ((1, 1, 1), (700, 3, 50)):
+        found[f"minibatches: {cut} of {rows} rows"] = partial(minibatches, rows, cut, step_rows)
     for rows, features in ((1, 3), (500, 3), (40, 256), (300, 1)):
         found[f"observations: {rows} rows of {features}"] = partial(observations, rows, features)
     for unit in (1e-25, 1e20, 1e-40):

@@ -50,23 +50,27 @@ SUBJECTS = {
 }
 
 PLANTED = (
-    Planted("optimizer", Mistake("no barrier before the norm is read", BARRIER, NOTHING, nth=4), RACE),
+    Planted("optimizer", Mistake("no barrier before the norm is read", f"{BARRIER}\n    m = ", "m = "), RACE),
     Planted("optimizer", Mistake("shared memory for half of the threads", "shared.array(THREADS,", "shared.array(128,"), OUTSIDE),
     Planted("optimizer", Mistake("one parameter too many", "if m < gradient.size:", "if m <= gradient.size:"), OUTSIDE),
     Planted("optimizer", Mistake("tiles of blocks that overlap", "Idx.x * THREADS", "Idx.x * (THREADS - 1)"), Kind.SHARED_BY_BLOCKS),
     Planted(
         "statistics",
-        Mistake("a thread that does not write its share", "    shared[thread], ", "    if thread + 1 < active:\n        shared[thread], "),
+        Mistake(
+            "a thread that does not write its share",
+            "    shared[thread], shared[T",
+            "    if thread + 1 < active:\n        shared[thread], shared[T",
+        ),
         Kind.UNWRITTEN_SHARED,
     ),
     Planted("statistics", Mistake("a number that all threads add to", "if thread == 0:", "if True:", nth=1), RACE),
     Planted(
         "rewards",
-        Mistake("a barrier within a branch", f"+ half]\n        {BARRIER}", f"+ half]\n            {BARRIER}"),
+        Mistake("a barrier within a branch", "+ half]\n        barrier()", "+ half]\n            barrier()", function=sums.add_up),
         Kind.BARRIER_SKIPPED,
     ),
     Planted("returns", Mistake("a loop that each thread leaves for itself", "cuda.syncthreads_or(found)", "found"), Kind.BARRIER_SKIPPED),
-    Planted("returns", Mistake("columns that do not exist", "if column < rollout.columns:", "if True:"), OUTSIDE),
+    Planted("returns", Mistake("columns that do not exist", "column = min(COLUMNS, rollout.columns - begin)", "column = COLUMNS"), OUTSIDE),
     Planted("returns", Mistake("the value of another actor", "at + rollout.columns)", "at + 1)", function=returns.follow), NUMBERS),
     Planted("gradient", Mistake("sums that begin with nothing", "fresh = True", "fresh = False"), Kind.NEVER_WRITTEN),
     Planted("gradient", Mistake("memory that is not cleared", "range(thread, rows * COLUMNS, THREADS)", "range(0)"), UNCLEAR),

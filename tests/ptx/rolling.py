@@ -179,7 +179,7 @@ def check(name: str, way_name: str, sizes: tuple[int, ...]) -> list[str]:
     return problems + [str(finding) for finding in wrong_in(made)]
 
 
-UNUSED_COLUMNS = ("rollout", "next_values")
+UNUSED_COLUMNS = ("rollout", "advantages")
 """Kernels that compute columns without an actor, where a block has fewer actors than columns, from whatever lies in
 shared memory, and throw them away. Here nan lies there, so that results would show it."""
 

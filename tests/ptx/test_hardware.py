@@ -58,7 +58,7 @@ def test_every_kernel_of_every_environment_is_kept_for_every_card() -> None:
     for environment in table.ENVIRONMENTS:
         assert {name for owner, name in found if owner == environment} >= every, environment
     of_learners = {name.partition(",")[0] for owner, name in found if owner == "learner"}
-    every = {"gradient", "reduce", "squares", "step", "next_values", "advantages", "spread", "moments", "returns", "merge", "rewards"}
+    every = {"gradient", "reduce", "squares", "step", "advantages", "spread", "moments", "returns", "merge"}
     assert of_learners >= every
     architectures = [card.architecture for card in table.CARDS]
     assert all([row.architecture for row in rows] == architectures for rows in found.values())

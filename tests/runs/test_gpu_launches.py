@@ -181,7 +181,7 @@ def test_an_iteration_is_graphs_and_sends_next_to_nothing(case: str) -> None:
     steps = STEPS if "agent.utd_ratio" in CASES[case] else 0
     assert counted.graphs == 2 + steps
     assert counted.launches <= MOST_LAUNCHES + (MOST_BESIDE_STEPS - MOST_LAUNCHES + steps if steps else 0)
-    assert len(counted.operations) > counted.launches + 15, "nothing was counted in graphs"
+    assert len(counted.operations) > counted.launches + 5, "nothing was counted in graphs"
     through_steps = {name for name, *_ in counted.operations} & {"forward", "backward"}
     assert through_steps == ({"forward", "backward"} if "agent.network=" in CASES[case] else set())
     assert counted.to_device == 0

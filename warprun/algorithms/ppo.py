@@ -90,30 +90,29 @@ class PPO(OnPolicyAgent[PPOConfig]):
         for epoch in range(config.epochs):
             seed = derived_seed(learner.seed, "shuffle", epoch)
             order = learner.operations.permutation(n_samples, seed, self.updates, together)
-            for part in split(n_samples, minibatches):
-                taken = self._minibatch(learner, batch, order[part], taken)
+            parts = split(n_samples, minibatches)
+            for part, (advantage, moments) in zip(parts, learner.pick(batch.advantage, order, parts), strict=True):
+                gradient = learner.gradient(batch, advantage, order[part], moments)
+                taken = self._step(learner, *gradient, taken)
         assert taken.mean is not None
         shown = learner.shown(taken.mean)
         if config.desired_kl is not None:
             learner.operations.adapt(shown["approx_kl"], config.desired_kl)
         return shown
 
-    def _minibatch(self, learner: Learner[PPOConfig], batch: Batch, order: torch.Tensor, taken: GradientSteps) -> GradientSteps:
+    def _step(self, learner: Learner[PPOConfig], gradient: torch.Tensor, means: torch.Tensor, taken: GradientSteps) -> GradientSteps:
         """Take the gradient step of one minibatch unless the update has stopped."""
         config = learner.config
-        advantage, moments = learner.pick(batch.advantage, order)
-
-        gradient, means = learner.gradient(batch, advantage, order, moments)
         number = taken.number + 1
         if config.target_kl is None:
-            return GradientSteps(number, learner.operations.average(taken.mean, number, means, learner.step(gradient)))
+            return GradientSteps(number, learner.operations.step_of_many(gradient, means, taken.mean, number))
         going_on = learner.shown(means)["approx_kl"] <= config.target_kl
         if taken.going_on is not None:
             going_on = taken.going_on & going_on
         # The step is taken, and undone if the update has stopped: a branch would make the host wait for the device.
         before = [tensor.clone() for tensor in learner.trained()]
         former = means.new_zeros(len(means) + 1) if taken.mean is None else taken.mean.clone()
-        mean = learner.operations.average(taken.mean, number, means, learner.step(gradient))
+        mean = learner.operations.step_of_many(gradient, means, taken.mean, number)
         for tensor, old in zip(learner.trained(), before, strict=True):
             tensor.copy_(torch.where(going_on, tensor, old))
         return GradientSteps(number, torch.where(going_on, mean, former), going_on)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from warprun.learning.communicator import Communicator
-from warprun.learning.formulas import advantage_scale
+from warprun.learning.formulas import advantage_scale, explained
 from warprun.learning.tensors import on_tensors
 from warprun.simulation.trajectory import GroupTrajectory, rows_of
 
@@ -152,8 +152,7 @@ def explained_variance(spread: Spread) -> torch.Tensor:
 
     The advantages of `spread` must be the errors returns - value.
     """
-    explained = (spread.returns_variance - spread.variance) / spread.returns_variance
-    return torch.where(spread.returns_variance > 0, explained, 0.0)
+    return on_tensors(explained)(spread.variance, spread.returns_variance)
 
 
 def mean_and_variance(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

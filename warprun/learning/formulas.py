@@ -26,6 +26,8 @@ SMALLEST_MOMENT = np.float32(1e-36)
 take some 40 times as long for those."""
 
 
+STEP = 1.5
+"""Factor by which an adapted learning rate changes."""
 ROUNDING = 2.0**-20
 """Advantages whose standard deviation is less than this part of their mean differ by the rounding of float32 sums."""
 
@@ -65,6 +67,22 @@ def merged(mean, variance, count, offset, more_variance, more):  # type: ignore[
     total = count + more
     squares = variance * count + more_variance * more + offset * offset * (count * more / total)
     return mean + offset * (more / total), squares / total
+
+
+def explained(errors, returns):  # type: ignore[no-untyped-def]
+    """Return 1 - Var(errors) / Var(returns), given both variances; 0 if the returns do not vary."""
+    return where(returns > 0.0, (returns - errors) / returns, 0.0)
+
+
+def averaged(mean, x, number):  # type: ignore[no-untyped-def]
+    """Return the mean of `number` numbers, of which `x` is the last and `mean` that of the others, any number if there are none."""
+    return x if number == 1 else mean + float32(1.0) / float32(number) * (x - mean)
+
+
+def adapted(factor, kl, desired, low, high):  # type: ignore[no-untyped-def]
+    """Return the factor of the learning rate after an update of divergence `kl`, see `operations.TorchOperations.adapt`."""
+    change = np.float64(1.0) / np.float64(STEP) if kl > 2.0 * desired else np.float64(STEP) if kl < 0.5 * desired else np.float64(1.0)
+    return min(max(factor * change, low), high)
 
 
 def varies(mean, variance):  # type: ignore[no-untyped-def]

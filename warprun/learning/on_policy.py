@@ -7,7 +7,7 @@ An update runs `OnPolicyAgent.update` -> `learn` -> for each group `Learner.batc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
@@ -71,7 +71,7 @@ class Learner(Generic[C]):
         self._batches = LastingBatches()
         self._renormalized = False
         """Whether observations are normalised otherwise than in the rollout that is learned from."""
-        self._scheduled: tuple[float, float] | None = None
+        self._scheduled: tuple[float | None, float | None] = None, None
         """Learning rate and entropy coefficient that were set last."""
 
     def schedule(self, progress: float) -> None:
@@ -81,10 +81,14 @@ class Learner(Generic[C]):
             _linear(config.learning_rate, config.learning_rate_end, progress),
             _linear(config.entropy_coef, config.entropy_coef_end, progress),
         )
-        if wanted != self._scheduled:
-            self._scheduled = wanted
-            self.entropy_coef.fill_(wanted[1])
-            self.learning_rate.copy_(self.rate_factor * wanted[0])
+        rate, entropy_coef = wanted
+        if entropy_coef != self._scheduled[1]:
+            self.entropy_coef.fill_(entropy_coef)
+        if rate != self._scheduled[0]:
+            self.learning_rate.fill_(rate)
+            if config.adapts_learning_rate:
+                self.learning_rate.mul_(self.rate_factor)
+        self._scheduled = wanted
 
     def batch(self, trajectory: Trajectory) -> Batch:
         """Return `trajectory` with its advantages and returns; the next call for this trajectory may overwrite them."""
@@ -127,15 +131,16 @@ class Learner(Generic[C]):
             self.operations.act(obs, policy_output, group.value.view(-1))
         return distributions.evaluate(self.policy.space, policy_output, mask, action)[0].view_as(group.log_prob)
 
-    def pick(self, advantage: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, Moments | None]:
-        """Return the advantages of the samples `order` [B], a minibatch, and the moments that a gradient normalizes them by, or None.
+    def pick(self, advantage: torch.Tensor, order: torch.Tensor, parts: Sequence[slice]) -> list[tuple[torch.Tensor, Moments | None]]:
+        """Return for each of the `parts` of `order`, the minibatches of an epoch, the advantages of its samples [B] and the moments that a
+        gradient normalizes them by, or None.
 
         The moments are mean and variance over the minibatches of all processes.
         """
-        picked, moments = self.operations.pick(advantage, order)
+        found = self.operations.pick(advantage, order, parts)
         if not self.config.normalize_advantage:
-            return picked, None
-        return picked, variance_over_processes(self.communicator, *moments, picked.numel())
+            return [(picked, None) for picked, _ in found]
+        return [(picked, variance_over_processes(self.communicator, *moments, picked.numel())) for picked, moments in found]
 
     def gradient(
         self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None = None, moments: Moments | None = None

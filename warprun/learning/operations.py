@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from warprun.errors import UserError, shown
 from warprun.learning import distributions
 from warprun.learning.batch import Batch, Estimate, mean_and_variance, normalize_advantage
 from warprun.learning.draws import permutation
-from warprun.learning.formulas import MOST_TERMS, Row
+from warprun.learning.formulas import MOST_TERMS, STEP, Row
 from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.optimizers import Optimizer, clip_norm
 from warprun.learning.policy import ActorCriticPolicy
@@ -24,9 +24,6 @@ from warprun.learning.tensors import converted, filled, on_tensors, python_numbe
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
 from warprun.user_code import errors_of_user
-
-STEP = 1.5
-"""Factor by which an adapted learning rate changes."""
 
 RESERVED = ("entropy", "grad_norm", "explained_variance", "learning_rate")
 """Names that every update shows."""
@@ -87,7 +84,7 @@ class Operations(NamedTuple):
     act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
     """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
     rewards: Callable[[Trajectory], torch.Tensor]
-    """rewards(trajectory) returns the rewards in the units of the values, [T, N, A]."""
+    """rewards(trajectory) returns the rewards, [T, N, A], in the units of the values unless `advantages` normalises them."""
     advantages: Callable[[Trajectory, torch.Tensor, torch.Tensor | None], Estimate]
     """advantages(trajectory, reward, log_ratio) returns advantages and returns, [T, N, A]. `reward` is that of `rewards`, `log_ratio`
     [T, N, A] is for targets that use it."""
@@ -97,11 +94,12 @@ class Operations(NamedTuple):
     """step(gradient [P]) clips, perhaps in place, moves the parameters, and returns the norm before, []."""
     permutation: Callable[[int, int, torch.Tensor, int], torch.Tensor]
     """permutation(n, seed, draw [], step_rows) returns a random order of 0..n-1, [n] int64, see `draws.permutation`."""
-    pick: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, Moments]]
-    """pick(advantage [R, ...], order [B]) returns the advantages of these samples, [B, ...], with their mean and unbiased variance."""
-    average: Callable[[torch.Tensor | None, int, torch.Tensor, torch.Tensor], torch.Tensor]
-    """average(mean, number, terms [K], norm []) returns the means over `number` gradient steps, [K+1], perhaps in the place of `mean`,
-    those over all but the last of them, whose terms and norm are given."""
+    pick: Callable[[torch.Tensor, torch.Tensor, Sequence[slice]], list[tuple[torch.Tensor, Moments]]]
+    """pick(advantage [R, ...], order [R], parts) returns for each minibatch, a part of the order, the advantages of its samples, [B, ...],
+    with their mean and unbiased variance. The parts are those of `slices.split`."""
+    step_of_many: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]
+    """step_of_many(gradient [P], terms [K], mean, number) does `step`, and returns the means of the terms and of the norm over `number`
+    gradient steps, [K+1], perhaps in the place of `mean`, those over all but this last one."""
     adapt: Callable[[torch.Tensor, float], None]
     """adapt(kl [], desired) changes the learning rate after an update, see `TorchOperations.adapt`."""
     observe: Callable[[torch.Tensor], None]
@@ -137,7 +135,7 @@ class TorchOperations:
             step=self.step,
             permutation=permutation,
             pick=pick,
-            average=average,
+            step_of_many=averaging(self.step, average),
             adapt=self.adapt,
             observe=self.policy.observe,
         )
@@ -217,13 +215,20 @@ class TorchOperations:
         self.learning_rate.copy_(self.rate_factor * self.config.learning_rate)
 
 
-def pick(advantage: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, Moments]:
-    """Return the advantages of the samples `order` [B], with their mean and unbiased variance, [] each."""
-    picked = advantage[order]
-    return picked, mean_and_variance(picked.flatten())
+def pick(advantage: torch.Tensor, order: torch.Tensor, parts: Sequence[slice]) -> list[tuple[torch.Tensor, Moments]]:
+    """Return the advantages of each part of the samples `order` [R], with their mean and unbiased variance, [] each."""
+    picked = [advantage[order[part]] for part in parts]
+    return [(each, mean_and_variance(each.flatten())) for each in picked]
 
 
 def average(mean: torch.Tensor | None, number: int, terms: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
     """Return the means of terms [K] and norm [] over `number` gradient steps, [K+1]; `mean`: those over the steps before the last."""
     last = torch.cat((terms, norm[None]))
     return last if mean is None else mean + (last - mean) / number
+
+
+def averaging(
+    step: Callable[[torch.Tensor], torch.Tensor], average: Callable[[torch.Tensor | None, int, torch.Tensor, torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]:
+    """Return `Operations.step_of_many` made of a step and a function `average`."""
+    return lambda gradient, terms, mean, number: average(mean, number, terms, step(gradient))

@@ -14,12 +14,14 @@ from warprun.kernels.simd import COLUMNS
 from warprun.learning import operations, optimizers
 from warprun.learning.batch import Spread, explained_variance
 from warprun.learning.kernels.cpu import updates as fused_updates
+from warprun.learning.kernels.cpu.minibatches import CpuMinibatches
 from warprun.learning.kernels.cpu.optimizer import PIECE, SPLIT_FROM, CpuAdam
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.settings.agent import OptimizerConfig
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 from warprun.learning.settings.off_policy import ReplayConfig
+from warprun.learning.slices import split
 from warprun.simulation import trajectory
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Box, Discrete, GroupSpec, MultiDiscrete, Space, Spec
@@ -171,17 +173,17 @@ def test_minibatches_have_the_advantages_and_moments_of_torch(size: int) -> None
     learner = build("ppo", environment(one=SPACES["one"]), fused=True).learners[0]
     assert learner.operations.pick is not operations.pick
     for _ in range(2):
-        order = torch.randperm(6000, generator=random)[:size]
-        picked, (mean, variance) = learner.pick(advantage, order)
-        assert torch.equal(picked, advantage[order])
-        expected = advantage[order].double()
-        close(mean, expected.mean(), 1e-6)
-        close(variance, expected.var() if size > 1 else torch.zeros(()), 1e-5)
+        order, parts = torch.randperm(6000, generator=random), split(6000, 6000 // size)
+        for part, (picked, (mean, variance)) in zip(parts, learner.pick(advantage, order, parts), strict=True):
+            assert torch.equal(picked, advantage[order[part]])
+            expected = picked.double()
+            close(mean, expected.mean(), 1e-6)
+            close(variance, expected.var() if len(picked) > 1 else torch.zeros(()), 1e-5)
 
 
 def test_means_over_gradient_steps_are_those_of_torch() -> None:
     random = torch.Generator().manual_seed(0)
-    kernels = build("ppo", environment(one=SPACES["one"]), fused=True).learners[0].operations
+    kernels = CpuMinibatches(build("ppo", environment(one=SPACES["one"])).learners[0].reference)
     for steps in (1, 40):  # the second time from the beginning
         terms, norms = torch.randn(steps, 5, generator=random), torch.rand(steps, generator=random)
         found, by_torch = None, None

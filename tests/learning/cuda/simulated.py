@@ -17,8 +17,10 @@ from tests.agents import build
 from tests.learning.cpu.test_gradient import SPACES, exact_gradient, learner_for, rows_for
 from tests.learning.helpers import SPACES as GROUPS
 from tests.learning.helpers import environment, rollout
+from tests.learning.test_leaving import agent_and_rollout
 from warprun.learning.kernels import cuda
 from warprun.learning.kernels.choose import on_cuda
+from warprun.learning.kernels.cuda import minibatches as cuda_minibatches
 from warprun.learning.kernels.cuda import optimizer as cuda_optimizer
 from warprun.learning.kernels.cuda import returns as cuda_returns
 from warprun.learning.kernels.cuda import statistics as cuda_statistics
@@ -54,7 +56,9 @@ KERNEL_MODULES = [import_module(f"{cuda.__name__}.{each.name}") for each in pkgu
 
 def with_few_threads() -> None:
     """Let blocks have few threads from now on: in the simulator, Python starts every one of them."""
-    cuda_sums.PARTS, cuda_optimizer.THREADS, cuda_returns.THREADS, cuda_statistics.THREADS = 2, 32, 32, 32
+    cuda_sums.PARTS = 2
+    for module in (cuda_minibatches, cuda_optimizer, cuda_returns, cuda_statistics):
+        module.THREADS = 32
 
 
 def cuda_kernels(learner: Learner[Any]) -> Operations:
@@ -91,10 +95,21 @@ def updates(case: str, by_kernels: bool) -> dict[str, np.ndarray]:
     return {key: tensor.numpy().copy() for key, tensor in found.items()}
 
 
+def leaving(by_kernels: bool) -> dict[str, np.ndarray]:
+    """Return the state of an agent after an update on episodes that actors leave, and its metrics."""
+    agent, taken, _ = agent_and_rollout("a2c", False)
+    for learner in agent.learners if by_kernels else ():
+        learner.operations = cuda_kernels(learner)
+    found = agent.update(taken, 0.0) | agent.state()
+    return {key: tensor.numpy().copy() for key, tensor in found.items()}
+
+
 if __name__ == "__main__":
     with_few_threads()
     results = {f"{'/'.join(map(str, case))}/{key}": array for case in GRADIENTS for key, array in gradient(*case).items()}
     for case in UPDATES:
         for way in ("torch", "kernels"):
             results |= {f"{case}/{way}/{key}": array for key, array in updates(case, way == "kernels").items()}
+    for way in ("torch", "kernels"):
+        results |= {f"leaving/{way}/{key}": array for key, array in leaving(way == "kernels").items()}
     np.savez(sys.argv[1], **results)

@@ -29,6 +29,14 @@ def test_the_gradient_is_autograds(simulated: dict[str, np.ndarray], case: tuple
 
 
 @pytest.mark.long
+def test_actors_that_leave_are_left_out_as_by_torch(simulated: dict[str, np.ndarray]) -> None:
+    by_torch = {name: array for name, array in simulated.items() if name.startswith("leaving/torch/")}
+    assert len(by_torch) > 10
+    for name, array in by_torch.items():
+        np.testing.assert_allclose(simulated[name.replace("/torch/", "/kernels/")], array, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("case", UPDATES)
 def test_an_update_is_torchs(simulated: dict[str, np.ndarray], case: str) -> None:
     by_torch = {name: array for name, array in simulated.items() if name.startswith(f"{case}/torch/")}

@@ -17,8 +17,9 @@ from warprun.simulation.cpu import as_numpy
 
 pytestmark = pytest.mark.ptx
 
-FLOAT64 = {"draw", "put", "sum_stored", "gather", "step", "advantages", "spread", "moments", "merge", "returns"}
-"""Kernels that compute corrections of Adam and sums over many rows in float64."""
+FLOAT64 = {"draw", "put", "sum_stored", "gather", "step", "reduce", "squares", "advantages", "spread", "moments", "merge", "returns"}
+FLOAT64 |= {"pick", "part_moments", "adapt"}
+"""Kernels that compute corrections of Adam, the number of its step, a learning rate and sums over many rows in float64."""
 Launched = dict[str, tuple[Any, tuple[Any, ...]]]
 
 
@@ -52,10 +53,15 @@ def test_kernels_compile_to_lean_ptx(algorithm: str, space: str, launched: Launc
     learner.operations = cuda_kernels(learner)
     batch = learner.batch(rollout(env)).samples()
     order = torch.arange(len(batch.obs), device=CPU)
-    learner.step(learner.gradient(batch, batch.advantage, order)[0])
+    gradient, means = learner.gradient(batch, batch.advantage, order)
+    learner.operations.step_of_many(gradient.clone(), means, None, 1)
     learner.observe(batch.obs)
-    statistics_kernels = {"returns", "merge", "rewards", "moments"}
-    assert launched.keys() == statistics_kernels | {"next_values", "advantages", "spread", "gradient", "reduce", "squares", "step"}
+    expected = {"returns", "merge", "moments", "advantages", "spread", "gradient", "reduce", "squares", "step"}
+    if algorithm == "ppo":
+        operations = learner.operations
+        operations.pick(batch.advantage, operations.permutation(len(order), 0, agent.updates, 1), [slice(0, len(order))])
+        expected |= {"keys", "pick", "part_moments"}
+    assert launched.keys() == expected
     for name, (kernel, arguments) in launched.items():
         ptx = compiled(kernel.py_func, tuple(map(typeof, arguments)), (9, 0))
         text = instructions(ptx)

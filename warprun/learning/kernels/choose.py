@@ -24,7 +24,7 @@ from warprun.learning.kernels.cpu.updates import CpuKernels
 from warprun.learning.kernels.policy_gradient import PolicyGradient, tile_loss_of
 from warprun.learning.kernels.steps import Kernels, KernelSteps
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss
-from warprun.learning.operations import Operations, TorchOperations
+from warprun.learning.operations import Operations, TorchOperations, average, averaging
 from warprun.learning.optimizers import Adam, Optimizer
 from warprun.learning.replay import Replay, ReplayOperations
 from warprun.learning.settings.off_policy import OffPolicyConfig
@@ -63,7 +63,7 @@ def operations(reference: TorchOperations, context: Context) -> Operations:
     if plan.gradients.by == "kernels":
         return on_cuda(reference)
     found, step = reference.operations(), adam_of(reference, context)
-    return found._replace(step=step.step) if step else found
+    return found._replace(step=step.step, step_of_many=averaging(step.step, average)) if step else found
 
 
 def on_cpu(reference: TorchOperations, context: Context) -> Operations:
@@ -73,10 +73,14 @@ def on_cpu(reference: TorchOperations, context: Context) -> Operations:
     returns = CpuReturns(network, group, reference.config, threads)
     returns.compile_ahead()
     found = reference.operations()._replace(act=CpuActing(network, threads), advantages=returns)
+    if step := adam_of(reference, context):
+        step.compile_ahead()
+        found = found._replace(step=step.step)
     if reference.config.passes() * reference.config.steps_per_pass() > 1:
         steps = CpuMinibatches(reference)
         steps.compile_ahead()
-        found = found._replace(permutation=steps.permutation, pick=steps.pick, average=steps.average, adapt=steps.adapt)
+        found = found._replace(permutation=steps.permutation, pick=steps.pick, adapt=steps.adapt)
+        found = found._replace(step_of_many=averaging(found.step, steps.average))
     if context.plan.gradients.by == "kernels":
         loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, network.log_std, network.log_std)
         together = tiles_together(network.rows)
@@ -84,9 +88,6 @@ def on_cpu(reference: TorchOperations, context: Context) -> Operations:
         gradient = PolicyGradient(of_tiles, policy.space, context.device)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
-    if step := adam_of(reference, context):
-        step.compile_ahead()
-        found = found._replace(step=step.step)
     if policy.normalizer:
         observations = CpuObservations(policy.normalizer, threads)
         observations.compile_ahead()
@@ -112,13 +113,15 @@ def on_cuda(reference: TorchOperations) -> Operations:
     """
     # Imports Numba's CUDA part, which may be absent where there is no GPU.
     from warprun.learning.kernels.cuda.gradient import REGISTERS, CudaGradient, Packed, policy_columns
+    from warprun.learning.kernels.cuda.minibatches import CudaMinibatches
     from warprun.learning.kernels.cuda.optimizer import CudaAdam
     from warprun.learning.kernels.cuda.returns import CudaReturns
     from warprun.learning.kernels.cuda.statistics import THREADS, CudaObservations, CudaRewards
 
     policy, group, rewards = reference.policy, reference.group, reference.reward_normalizer
     network = policy.kernel_network()
-    returns = CudaReturns(network, reference)
+    normalizes = rewards and rewards.statistics.communicator.size == 1 and rewards.sources == 1 and not group.leaves
+    returns = CudaReturns(network, reference, CudaRewards(rewards, group.name) if rewards and normalizes else None)
     packed = Packed.of(network)
     loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, packed.beside, network.log_std)
     of_tiles = CudaGradient([packed], network.rows, loss, policy_columns, REGISTERS)
@@ -126,18 +129,21 @@ def on_cuda(reference: TorchOperations) -> Operations:
     returns.compile_ahead()
     gradient.compile_ahead()
     found = reference.operations()._replace(advantages=returns, gradient=gradient)
+    if reference.config.passes() * reference.config.steps_per_pass() > 1:
+        steps = CudaMinibatches(reference)
+        steps.compile_ahead()
+        found = found._replace(permutation=steps.permutation, pick=steps.pick, adapt=steps.adapt)
     if isinstance(reference.optimizer, Adam):
-        optimizer = CudaAdam(reference.optimizer, policy.parameters, reference.learning_rate, reference.config.max_grad_norm)
+        given = reference.optimizer, policy.parameters, reference.learning_rate, reference.config.max_grad_norm
+        optimizer = CudaAdam(*given, sums=of_tiles.sums, terms=len(reference.loss.terms) + 1)
         optimizer.compile_ahead()
-        found = found._replace(step=optimizer.step)
+        found = found._replace(step=optimizer.step, step_of_many=optimizer.step_of_many)
     if policy.normalizer and policy.normalizer.statistics.communicator.size == 1 and group.observation.size <= THREADS:
         observations = CudaObservations(policy.normalizer)
         observations.compile_ahead()
         found = found._replace(observe=observations)
-    if rewards and rewards.statistics.communicator.size == 1 and rewards.sources == 1 and not group.leaves:
-        normalized = CudaRewards(rewards, group.name)
-        normalized.compile_ahead()
-        found = found._replace(rewards=normalized)
+    if normalizes:
+        found = found._replace(rewards=lambda trajectory: trajectory.groups[group.name].reward)
     return found
 
 

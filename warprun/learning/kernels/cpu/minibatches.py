@@ -6,6 +6,7 @@ their moments; means over gradient steps; a learning rate that follows the diver
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
@@ -18,12 +19,13 @@ from warprun.kernels import ahead
 from warprun.kernels.bound import Call, Function, kernel_module, signature
 from warprun.kernels.compile import merged_function
 from warprun.learning.draws import TOGETHER, Stream, Words, bits_of, key_of
-from warprun.learning.operations import STEP, Moments, TorchOperations
+from warprun.learning.formulas import adapted, averaged
+from warprun.learning.operations import Moments, TorchOperations
 
 DIGIT, BUCKETS, DIGITS = 11, 2048, 3
 """Bits of a digit, its values, and the digits of a key of 31 bits."""
 SIZES = 4
-"""Sizes of minibatches whose memory is kept: those of an epoch differ by one row."""
+"""Sizes of epochs whose memory is kept."""
 
 uint32, int64, float32, float64 = np.uint32, np.int64, np.float32, np.float64
 
@@ -101,17 +103,15 @@ def pick(advantage, order, picked, mean, variance):
 
 def average(mean, number, terms, norm):
     """Make `mean` [K + 1] that of the terms [K] and norms [] of the first `number` gradient steps, by those of the last of them."""
-    share = float32(1.0 / number)
     for k in range(terms.size):
-        mean[k] = terms[k] if number == 1 else mean[k] + share * (terms[k] - mean[k])
+        mean[k] = averaged(mean[k], terms[k], number)
     last = terms.size
-    mean[last] = norm[()] if number == 1 else mean[last] + share * (norm[()] - mean[last])
+    mean[last] = averaged(mean[last], norm[()], number)
 
 
 def adapt(kl, desired, given, low, high, factor, learning_rate):
     """Change a learning rate by the divergence `kl` [] of an update; the same as `TorchOperations.adapt`."""
-    change = float64(1.0) / float64(STEP) if kl[()] > 2.0 * desired else float64(STEP) if kl[()] < 0.5 * desired else float64(1.0)
-    factor[()] = min(max(factor[()] * change, low), high)
+    factor[()] = adapted(factor[()], kl[()], desired, low, high)
     learning_rate[()] = factor[()] * given
 
 
@@ -137,8 +137,8 @@ class CpuMinibatches:
         """Rows, and rows of a step, of the last order."""
         self._shuffle = Call(_module().shuffled, words, _memory(*self._shape), 1)
         self._order = torch.zeros(0, dtype=torch.int64)
-        self._picked: dict[int, tuple[torch.Tensor, Moments]] = {}
-        """By the size of a minibatch, on memory that stays."""
+        self._picked: dict[tuple[int, int], list[tuple[torch.Tensor, Moments]]] = {}
+        """By rows and minibatches of an epoch, on memory that stays."""
         self._pick = Call(
             _module().picked_rows, np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), *[zero.numpy()] * 2
         )
@@ -163,18 +163,19 @@ class CpuMinibatches:
         self._shuffle(0, 1, 0)
         return self._order
 
-    def pick(self, advantage: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, Moments]:
-        """Return the advantages of the rows `order` [B], and their mean and variance; the next call may overwrite them."""
-        if len(order) not in self._picked:
+    def pick(self, advantage: torch.Tensor, order: torch.Tensor, parts: Sequence[slice]) -> list[tuple[torch.Tensor, Moments]]:
+        """Return the advantages of each part of the rows `order` [R], and their mean and variance; the next call may overwrite them."""
+        size = len(order), len(parts)
+        if size not in self._picked:
             if len(self._picked) == SIZES:
                 self._picked.clear()
-            self._picked[len(order)] = torch.zeros(len(order)), (torch.zeros(()), torch.zeros(()))
-        picked, moments = found = self._picked[len(order)]
-        mean, variance = moments
-        self._pick.change(advantage=advantage.numpy(), order=order.numpy(), picked=picked.numpy())
-        self._pick.change(mean=mean.numpy(), variance=variance.numpy())
-        self._pick(0, 1, 0)
-        return found
+            picks = torch.zeros(len(order))
+            self._picked[size] = [(picks[part], (torch.zeros(()), torch.zeros(()))) for part in parts]
+        for part, (picked, (mean, variance)) in zip(parts, self._picked[size], strict=True):
+            self._pick.change(advantage=advantage.numpy(), order=order[part].numpy(), picked=picked.numpy())
+            self._pick.change(mean=mean.numpy(), variance=variance.numpy())
+            self._pick(0, 1, 0)
+        return self._picked[size]
 
     def average(self, mean: torch.Tensor | None, number: int, terms: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
         """Return the means over `number` gradient steps, [K+1], see `Operations`, always in the same memory."""

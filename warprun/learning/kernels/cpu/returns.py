@@ -19,6 +19,7 @@ from warprun.kernels.mlp import Network, compute
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import Estimate, Spread
+from warprun.learning.formulas import explained
 from warprun.learning.kernels.cpu.statistics import Ends
 from warprun.learning.settings.on_policy import OnPolicyConfig
 from warprun.learning.targets import TARGETS, Discount, Step
@@ -112,8 +113,8 @@ def follow(part, thread, network, steps, memory):
             row[c] = float32(0.0) if terminated[c] else row[c]
 
 
-def spread_of(count, sums, spread, explained):
-    """Write mean and variance of `count` advantages and returns to `spread` (`Spread`), and the variance that the values explain."""
+def spread_of(count, sums, spread, share):
+    """Write mean and variance of `count` advantages and returns to `spread` (`Spread`), and the share that the values explain."""
     for k in range(0, SUMS, 2):
         total, square = 0.0, 0.0
         for part in range(sums.shape[0]):
@@ -121,8 +122,7 @@ def spread_of(count, sums, spread, explained):
             square += sums[part, k + 1]
         spread[k] = total / count
         spread[k + 1] = max(0.0, square - total * total / count) / max(1, count - 1)
-    errors, returns = spread[1], spread[3]
-    explained[0] = (returns - errors) / returns if returns > 0.0 else 0.0
+    share[0] = explained(spread[1], spread[3])
 
 
 KERNELS = '''"""Advantages by $target, and their moments; written by warprun."""

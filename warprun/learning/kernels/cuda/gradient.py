@@ -156,7 +156,7 @@ class CudaGradient:
         self._threads = threads_of([layer for net in nets for layer in net.table])
         blocks = cuda_blocks(self._width, self._threads, multiprocessors(device))
         self._blocks = blocks if most_rows is None else min(blocks, -(-most_rows // self._columns))
-        self._sum = BlockSums(self._width, self._blocks, device)
+        self._sum = self.sums = BlockSums(self._width, self._blocks, device)
         self._settings = settings_for(loss.settings, lambda tensor: on_device(tensor.view(-1)), words)
         self._results = self._sum.total[:size], self._sum.total[size:]
         self.module = _module(loss.loss, len(nets), self._columns, self._threads, loss.terms, end, registers)

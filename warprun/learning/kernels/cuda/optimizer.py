@@ -1,7 +1,7 @@
-"""Clipping and a step of Adam in two kernels (CUDA): torch needs a dozen small operations for them.
+"""Clipping and a step of Adam (CUDA): torch needs a dozen small operations for them.
 
-Blocks of the first one add the squares of PART numbers each. Every block of the second one adds these sums, in the same order, so that no
-block waits for another.
+The kernel that makes a gradient leaves sums of squares of its parts (`sums.Begun`); of another gradient `squares` does. Every block of the
+step adds these sums, in the same order, so that no block waits for another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import read, write
-from warprun.learning.formulas import adam, between
+from warprun.learning.formulas import adam, averaged, between
+from warprun.learning.kernels.cuda.sums import Begun, BlockSums, add_up
 from warprun.learning.optimizers import Adam
 from warprun.math import sqrt
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
@@ -37,11 +38,11 @@ class State(NamedTuple):
     square: torch.Tensor
     """[P]."""
     steps: torch.Tensor
-    """[1] float64: number of this step, from 1 on."""
+    """[1] float64: steps so far."""
     learning_rate: torch.Tensor
     """[1] float64."""
-    norm: torch.Tensor
-    """[1]: of the gradient before clipping."""
+    shown: torch.Tensor
+    """[K+1]: means over gradient steps, of terms of the loss and, last, of the norm of the gradient before clipping."""
     max_norm: np.float32
     beta1: float
     beta2: float
@@ -76,9 +77,8 @@ def power(base, exponent):
     return result
 
 
-def corrections(state):
+def corrections(state, t):
     """Return the learning rate over 1 - beta1^t, and 1 over 1 - beta2^t, of step t."""
-    t = int(state.steps[0])
     correction1 = float64(1.0) - power(float64(state.beta1), t)
     correction2 = float64(1.0) - power(float64(state.beta2), t)
     return float32(state.learning_rate[0] / correction1), float32(float64(1.0) / correction2)
@@ -98,14 +98,6 @@ def move(state, m, g, step, square_scale, tau):
         write(state.target, m, between(read(state.target, m), parameter, tau))
 
 
-ADD_UP = """cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if thread < half:
-            sums[thread] += sums[thread + half]
-        cuda.syncthreads()
-        half //= 2"""
-"""Leaves the sum of `sums` in its first element."""
 KERNEL = '''"""Clipping and a step of Adam on CUDA; written by warprun."""
 
 from numba import cuda, float32
@@ -114,29 +106,35 @@ THREADS, PART = {threads}, {part}
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def squares(gradient, partial):
+def squares(gradient, begun):
     thread, first = cuda.threadIdx.x, cuda.blockIdx.x * PART
     sums = cuda.shared.array(THREADS, float32)
     sums[thread] = sum_of_squares(gradient, first + thread, min(first + PART, gradient.size), THREADS)
-    {add_up}
+    add_up(sums, 0, thread, THREADS)
     if thread == 0:
-        partial[cuda.blockIdx.x] = sums[0]
+        begun.squares[cuda.blockIdx.x] = sums[0]
+        if cuda.blockIdx.x == 0:
+            begun.number[0] = begun.steps[0] + 1.0
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def step(gradient, partial, state, tau):
+def step(gradient, begun, state, tau, terms, number):
     thread = cuda.threadIdx.x
     sums = cuda.shared.array(THREADS, float32)
-    sums[thread] = sum_of(partial, thread, THREADS)
-    {add_up}
+    sums[thread] = sum_of(begun.squares, thread, THREADS)
+    add_up(sums, 0, thread, THREADS)
     if thread == 0:
         norm = sqrt(sums[0])
         scale = state.max_norm / (norm + float32(1e-6))
         # From here on the sums are numbers for all threads.
         sums[0] = scale if scale < float32(1.0) else float32(1.0)
-        sums[1], sums[2] = corrections(state)
+        sums[1], sums[2] = corrections(state, int(begun.number[0]))
         if cuda.blockIdx.x == 0:
-            state.norm[0] = norm
+            state.steps[0] = begun.number[0]
+            last = state.shown.size - 1
+            for k in range(last):
+                state.shown[k] = averaged(state.shown[k], terms[k], number)
+            state.shown[last] = averaged(state.shown[last], norm, number)
     cuda.syncthreads()
     m = cuda.blockIdx.x * THREADS + thread
     if m < gradient.size:
@@ -154,44 +152,62 @@ class CudaAdam:
         learning_rate: torch.Tensor,
         max_norm: float | None,
         target: torch.Tensor | None = None,
+        sums: BlockSums | None = None,
+        terms: int = 0,
     ) -> None:
         """`learning_rate` is a float64 tensor [], which every step reads; `max_norm` None: gradients are not clipped. `target` [P] follows
-        the parameters."""
-        self.optimizer = optimizer
-        config = optimizer.config
-        self.norm = torch.zeros(1, device=parameters.device)
+        the parameters; `sums` make the gradients, with so many `terms` of which `step_of_many` returns means."""
+        config, steps = optimizer.config, optimizer.steps.view(1)
+        self.shown, self._zeros = torch.zeros(2, terms + 1, device=parameters.device)
         self.state = State(
             parameters=parameters,
             target=parameters if target is None else target,
             mean=optimizer.mean,
             square=optimizer.square,
-            steps=optimizer.steps.view(1),
+            steps=steps,
             learning_rate=learning_rate.view(1),
-            norm=self.norm,
+            shown=self.shown,
             max_norm=np.float32(math.inf if max_norm is None else max_norm),
             beta1=config.beta1,
             beta2=config.beta2,
             eps=config.eps,
         )
-        self.partial = torch.empty(-(-len(parameters) // PART), device=parameters.device)
-        functions = (sum_of, sum_of_squares, corrections, move, read, sqrt)
-        source = KERNEL.format(threads=THREADS, part=PART, add_up=ADD_UP)
+        self.begun = Begun(self.shown.new_empty(-(-len(parameters) // PART)), steps, torch.zeros_like(steps), len(parameters))
+        self._sums = sums
+        if sums:
+            sums.begun = sums.begun._replace(steps=steps, size=len(parameters))
+        functions = (add_up, averaged, sum_of, sum_of_squares, corrections, move, read, sqrt)
+        source = KERNEL.format(threads=THREADS, part=PART)
         self.module = module_for("optimizer_cuda", source, {function.__name__: function for function in functions})
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernel (`kernels.ahead`)."""
-        gradient, partial = on_device(self.state.parameters), on_device(self.partial)
-        want(self.module, "squares", (gradient, partial))
-        want(self.module, "step", (gradient, partial, on_device(self.state), float32(0.0)))
+        gradient, begun = on_device(self.state.parameters), on_device(self.begun)
+        if not self._sums:
+            want(self.module, "squares", (gradient, begun))
+        want(self.module, "step", (gradient, begun, on_device(self.state), float32(0.0), on_device(self.shown), 1))
 
     def step(self, gradient: torch.Tensor, tau: float = 0.0) -> torch.Tensor:
         """Move the parameters against `gradient` [P], clipped, and the target by `tau` to them.
 
         Return the norm before clipping, [], which the next call overwrites.
         """
-        self.optimizer.steps += 1
-        numbers, partial = on_device(gradient), on_device(self.partial)
-        launch(self.module, "squares", (len(self.partial), THREADS), (numbers, partial))
+        self._step(gradient, tau, self._zeros, 1)
+        return self.shown[-1]
+
+    def step_of_many(self, gradient: torch.Tensor, terms: torch.Tensor, mean: torch.Tensor | None, number: int) -> torch.Tensor:
+        """Do `step` and return means over `number` gradient steps, [K+1], see `Operations`, always in the same memory."""
+        if mean is not None and mean is not self.shown:
+            self.shown.copy_(mean)
+        self._step(gradient, 0.0, terms, number)
+        return self.shown
+
+    def _step(self, gradient: torch.Tensor, tau: float, terms: torch.Tensor, number: int) -> None:
+        numbers, begun = on_device(gradient), self.begun
+        if self._sums and self._sums.hold(gradient):
+            begun = self._sums.begun
+        else:
+            launch(self.module, "squares", (len(begun.squares), THREADS), (numbers, on_device(begun)))
         grid = (-(-len(gradient) // THREADS), THREADS)
-        launch(self.module, "step", grid, (numbers, partial, on_device(self.state), float32(tau)))
-        return self.norm[0]
+        given = (numbers, on_device(begun), on_device(self.state), float32(tau), on_device(terms), number)
+        launch(self.module, "step", grid, given)

@@ -1,7 +1,7 @@
-"""Next values and advantages of a rollout in kernels (CUDA); `cpu.returns` is the same on CPU.
+"""Advantages and returns of a rollout in kernels (CUDA); `cpu.returns` is the same on CPU.
 
-A column is one actor of one environment. A block computes the values of COLUMNS columns, a thread the advantages of one column over all
-steps.
+A column is one actor of one environment. A block computes the next values of COLUMNS columns, then a thread the advantages of one column
+over all steps.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import torch
 from warprun.kernels.mlp import Network, layers_of
 from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, load_columns, read, write
 from warprun.learning.batch import Estimate, Spread
+from warprun.learning.formulas import explained, normalized_reward
 from warprun.learning.kernels.cuda.gradient import BOUND, COLUMNS, threads_of
+from warprun.learning.kernels.cuda.statistics import CudaRewards, merge_sums, merged_sums, scale_of, sum_blocks
+from warprun.learning.kernels.cuda.sums import add_up
 from warprun.learning.operations import TorchOperations
 from warprun.learning.targets import TARGETS, Discount, Step
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 from warprun.simulation.trajectory import Trajectory
 
-THREADS = 64
-"""Threads of a block that computes advantages."""
+THREADS = 256
+"""Threads of the block that adds the sums of the others."""
 SUMS = 4
 """Sums over rows: of advantages and their squares, of returns and theirs."""
 
@@ -39,12 +42,14 @@ class Rollout(NamedTuple):
     value: torch.Tensor
     """[T * R]."""
     terminated: torch.Tensor
-    """[T * N] bool."""
+    """[T * N], or [T * R] if actors leave, bool."""
     truncated: torch.Tensor
     """[T * N] bool."""
     steps: int
     columns: int
     actors: int
+    ending: int
+    """Actors that share a flag of `terminated`."""
     features: int
 
 
@@ -53,22 +58,24 @@ def follow(rollout, following, begin, n, thread, threads):
     for m in range(thread, (rollout.steps - 1) * n, threads):
         t, column = m // n, begin + m % n
         at = t * rollout.columns + column
-        ended = read(rollout.terminated, t * (rollout.columns // rollout.actors) + column // rollout.actors)
-        write(following, at, float32(0.0) if ended else read(rollout.value, at + rollout.columns))
+        write(following, at, float32(0.0) if terminated(rollout, column, t) else read(rollout.value, at + rollout.columns))
+
+
+def terminated(rollout, column, t):
+    """Return whether step `t` of a column is its last one."""
+    return read(rollout.terminated, t * (rollout.columns // rollout.ending) + column // rollout.ending)
+
+
+def truncated(rollout, column, t):
+    """Return whether the episode of a column is cut off at step `t`."""
+    return read(rollout.truncated, t * (rollout.columns // rollout.actors) + column // rollout.actors)
 
 
 def next_truncated(rollout, column, t):
     """Return the first step from `t` on at which a column is truncated, or the number of steps."""
-    envs, env = rollout.columns // rollout.actors, column // rollout.actors
-    while t < rollout.steps and not read(rollout.truncated, t * envs + env):
+    while t < rollout.steps and not truncated(rollout, column, t):
         t += 1
     return t
-
-
-def after_last(rollout, column, value):
-    """Return what follows the last step of a column: `value`, or 0 where terminated."""
-    envs = rollout.columns // rollout.actors
-    return float32(0.0) if read(rollout.terminated, (rollout.steps - 1) * envs + column // rollout.actors) else value
 
 
 def mean_and_variance(total, square, count):
@@ -77,19 +84,19 @@ def mean_and_variance(total, square, count):
     return float32(total / float64(count)), float32(max(variance, float64(0.0)))
 
 
-KERNEL = '''"""Next values, and advantages by $target, on CUDA; written by warprun."""
+KERNEL = '''"""Next values, advantages by $target, and their moments, on CUDA; written by warprun."""
 
 from numba import cuda, float32, float64
 
-COLUMNS, THREADS = $columns, $threads
-SUMMING, SUMS, NUMBERS = $summing, $sums, $summing * $sums
+COLUMNS, THREADS, SUMMING = $columns, $threads, $summing
+SUMS, NUMBERS, PART = $sums, $sums * $columns, $summing // $sums
 
 
 @cuda.jit(cache=CACHE, fastmath=False, **BOUND)
-def next_values(given, rollout, following):
+def advantages(given, rollout, reward, log_ratio, p, following, advantage, returns, sums$given):
     thread = cuda.threadIdx.x
-    block = cuda.shared.array(0, float32)
-    # With the number of columns as a constant.
+    block, shared = cuda.shared.array(0, float32), cuda.shared.array(NUMBERS, float64)
+$prepare    # With the number of columns as a constant.
     network = BlockNetwork(
         given.weights, given.layers, COLUMNS, given.policy_row, given.logits, given.value_row, given.log_std,
         given.normalizes, given.mean, given.scale,
@@ -112,29 +119,22 @@ def next_values(given, rollout, following):
         found = 0
         if thread < n:
             if t < rollout.steps:
-                value = read(block, network.value_row * COLUMNS + thread)
-                write(following, t * rollout.columns + column, after_last(rollout, column, value) if turn == 0 else value)
+                ended = terminated(rollout, column, t)
+                write(following, t * rollout.columns + column, float32(0.0) if ended else read(block, network.value_row * COLUMNS + thread))
             t = next_truncated(rollout, column, 0 if turn == 0 else t + 1)
             found = 1 if t < rollout.steps else 0
         turn += 1
         more = cuda.syncthreads_or(found)
-
-
-@cuda.jit(cache=CACHE, fastmath=False)
-def advantages(rollout, reward, following, log_ratio, p, advantage, returns, sums):
-    thread, column = cuda.threadIdx.x, cuda.grid(1)
-    shared = cuda.shared.array(NUMBERS, float64)
-    # float64, because the variance may be small compared with the mean.
-    a_sum, a_square, r_sum, r_square = float64(0.0), float64(0.0), float64(0.0), float64(0.0)
-    if column < rollout.columns:
-        envs, env, horizon = rollout.columns // rollout.actors, column // rollout.actors, rollout.steps
-        after = float32(0.0)
+    if thread < n:
+        # float64, because the variance may be small compared with the mean.
+        a_sum, a_square, r_sum, r_square = float64(0.0), float64(0.0), float64(0.0), float64(0.0)
+        horizon, after = rollout.steps, float32(0.0)
         turns = $turns
         for turn in range(turns):
             t = $t
-            at, flag = t * rollout.columns + column, t * envs + env
-            ends = read(rollout.terminated, flag) or read(rollout.truncated, flag) or t == horizon - 1
-            step = Step(read(reward, at), read(rollout.value, at), read(following, at), ends, $ratio)
+            at = t * rollout.columns + column
+            ends = terminated(rollout, column, t) or truncated(rollout, column, t) or t == horizon - 1
+            step = Step($reward, read(rollout.value, at), read(following, at), ends, $ratio)
             $before
             after, a, r = target(after, step, p)
             write(advantage, at, a)
@@ -144,34 +144,32 @@ def advantages(rollout, reward, following, log_ratio, p, advantage, returns, sum
                 a_square += float64(a) * float64(a)
                 r_sum += float64(r)
                 r_square += float64(r) * float64(r)
-    shared[thread] = a_sum
-    shared[SUMMING + thread] = a_square
-    shared[2 * SUMMING + thread] = r_sum
-    shared[3 * SUMMING + thread] = r_square
+        shared[thread] = a_sum
+        shared[COLUMNS + thread] = a_square
+        shared[2 * COLUMNS + thread] = r_sum
+        shared[3 * COLUMNS + thread] = r_square
     cuda.syncthreads()
     if thread < SUMS:
         total = float64(0.0)
-        for m in range(SUMMING):
-            total += shared[thread * SUMMING + m]
+        for m in range(n):
+            total += shared[thread * COLUMNS + m]
         sums[cuda.blockIdx.x * SUMS + thread] = total
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def spread(sums, blocks, count, out):
-    thread = cuda.threadIdx.x
-    shared = cuda.shared.array(32, float64)
+def spread(sums, blocks, count, out$given):
+    number, part = cuda.threadIdx.x // PART, cuda.threadIdx.x % PART
+    shared = cuda.shared.array(SUMMING, float64)
     total = float64(0.0)
-    for b in range(thread // SUMS, blocks, 8):
-        total += sums[b * SUMS + thread % SUMS]
-    shared[thread] = total
-    cuda.syncthreads()
-    if thread < SUMS // 2:
-        first, second = float64(0.0), float64(0.0)
-        for m in range(8):
-            first += shared[m * SUMS + 2 * thread]
-            second += shared[m * SUMS + 2 * thread + 1]
-        out[2 * thread], out[2 * thread + 1] = mean_and_variance(first, second, count)
-'''
+    for b in range(part, blocks, PART):
+        total += sums[b * SUMS + number]
+    shared[cuda.threadIdx.x] = total
+    add_up(shared, number * PART, part, PART)
+    if cuda.threadIdx.x == 0:
+        out[0], out[1] = mean_and_variance(shared[0], shared[PART], count)
+        out[2], out[3] = mean_and_variance(shared[2 * PART], shared[3 * PART], count)
+        out[4] = explained(out[1], out[3])
+$merge'''
 
 
 BACKWARD = {"turns": "horizon", "t": "horizon - 1 - turn", "before": ""}
@@ -184,75 +182,110 @@ FORWARD = {
 """See `Target.windowed`."""
 
 
+AS_THEY_ARE = {"given": "", "prepare": "", "reward": "read(reward, at)", "merge": ""}
+"""Rewards in the units of the values."""
+NORMALIZED = {
+    "given": ", running, returned",
+    "prepare": """    # Every block takes the rollout into the statistics for itself; `spread` writes them when all have read them.
+    if thread < COLUMNS:
+        shared[thread], shared[COLUMNS + thread] = sum_blocks(returned, 1, 0, thread, COLUMNS)
+    cuda.syncthreads()
+    total, square = float64(0.0), float64(0.0)
+    for m in range(COLUMNS):
+        total += shared[m]
+        square += shared[COLUMNS + m]
+    mean, variance = merged_sums(running, 0, float64(rollout.steps * rollout.columns), total, square)
+    shift, scale = float32(mean), scale_of(mean, variance)
+""",
+    "reward": "normalized_reward(read(reward, at), terminated(rollout, column, t), shift, scale, p.gamma)",
+    "merge": """    cuda.syncthreads()
+    of_thread = sum_blocks(returned, 1, 0, cuda.threadIdx.x, SUMMING)
+    shared[cuda.threadIdx.x] = of_thread[0]
+    add_up(shared, 0, cuda.threadIdx.x, SUMMING)
+    total = shared[0]
+    cuda.syncthreads()
+    shared[cuda.threadIdx.x] = of_thread[1]
+    add_up(shared, 0, cuda.threadIdx.x, SUMMING)
+    if cuda.threadIdx.x == 0:
+        merge_sums(running, 0, float64(count), total, shared[0])
+        running.rows[0] += float64(count)
+""",
+}
+"""Rewards that are normalised, see `statistics.CudaRewards`."""
+
+
 class CudaReturns:
     """Computes advantages and returns with one network."""
 
-    def __init__(self, network: Network, reference: TorchOperations) -> None:
-        """`reference` are the operations of the group by torch."""
+    def __init__(self, network: Network, reference: TorchOperations, rewards: CudaRewards | None = None) -> None:
+        """`reference` are the operations of the group by torch; `rewards`: by what rewards are normalised, None: they are already."""
+        self.rewards = rewards
         config, device = reference.config, reference.entropy_coef.device
         self.name, self.target, self.discount = reference.group.name, TARGETS[config.advantage], Discount.of(config)
-        columns = columns_for(network.rows, COLUMNS)
+        columns = columns_for(network.rows + 2 * SUMS, COLUMNS)  # with the memory of the sums, in float64
         self.network, self.index = block_network(network, reference.policy.space.outputs, columns, device)
         self.parameters = torch.as_tensor(network.parameters)
         self.threads = threads_of(layers_of(network))
         self.shared_bytes = 4 * network.rows * columns
-        functions = (follow, next_truncated, after_last, mean_and_variance, load_columns, compute_layer, read, write)
+        functions = (add_up, compute_layer, explained, follow, load_columns, mean_and_variance, next_truncated, read, terminated, truncated)
         numbers = {"columns": columns, "threads": self.threads, "summing": THREADS, "sums": SUMS}
-        texts = FORWARD if self.target.windowed else BACKWARD
+        texts = (FORWARD if self.target.windowed else BACKWARD) | (NORMALIZED if rewards else AS_THEY_ARE)
+        of_rewards = (merge_sums, merged_sums, normalized_reward, scale_of, sum_blocks)
         ratio = "read(log_ratio, at)" if self.target.uses_ratio else "float32(0.0)"
         source = fill(KERNEL, target=config.advantage, ratio=ratio, **texts, **{name: str(number) for name, number in numbers.items()})
-        names = {f.__name__: f for f in functions} | {"target": self.target.formula, "BlockNetwork": BlockNetwork, "Step": Step}
+        names = {f.__name__: f for f in (*functions, write, *of_rewards)} | {
+            "target": self.target.formula,
+            "BlockNetwork": BlockNetwork,
+            "Step": Step,
+        }
         self.module = module_for(f"returns_{config.advantage}_cuda", source, names | {"BOUND": BOUND})
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
         value = self.network.weights.new_zeros(1)
         ended, flat, sums = value.bool(), on_device(value), on_device(value.double())
-        rollout = on_device(Rollout(value, value, value, ended, ended, 1, 1, 1, 1))
-        want(self.module, "next_values", (on_device(self.network), rollout, flat))
-        want(self.module, "advantages", (rollout, flat, flat, flat, self.discount, flat, flat, sums))
-        want(self.module, "spread", (sums, 1, 1, flat))
-
-    def next_value(self, trajectory: Trajectory) -> torch.Tensor:
-        """Return V of the observation after each step, [T, N, A]: where truncated the final one, where terminated 0."""
-        group = trajectory.groups[self.name]
-        out = torch.empty_like(group.value, memory_format=torch.contiguous_format)
-        self._follow(_rollout(trajectory, self.name), out)
-        # The kernel knows ends that all actors share.
-        return out if group.alive is None else out.masked_fill_(trajectory.ends(self.name)[0], 0.0)
+        rollout = on_device(Rollout(value, value, value, ended, ended, 1, 1, 1, 1, 1))
+        given = on_device(self.network), rollout, flat, flat, self.discount, flat, flat, flat, sums
+        of_rewards = (on_device(self.rewards.running), sums) if self.rewards else ()
+        want(self.module, "advantages", (*given, *of_rewards))
+        want(self.module, "spread", (sums, 1, 1, flat, *of_rewards))
+        if self.rewards:
+            self.rewards.compile_ahead()
 
     def __call__(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
         """Return advantages and returns, [T, N, A]."""
-        reward, following = reward.contiguous(), self.next_value(trajectory)
-        rollout, advantage, returns = _rollout(trajectory, self.name), torch.empty_like(reward), torch.empty_like(reward)
-        blocks = -(-rollout.columns // THREADS)
-        sums, out = reward.new_empty(blocks * SUMS, dtype=torch.float64), reward.new_empty(SUMS)
-        ratio = reward if log_ratio is None else log_ratio.contiguous()
-        flat = [on_device(tensor.view(-1)) for tensor in (reward, following, ratio, advantage, returns)]
-        given = (on_device(rollout), *flat[:3], self.discount, *flat[3:], on_device(sums))
-        launch(self.module, "advantages", (blocks, THREADS), given)
-        # Of actors that had left, advantage and return are 0: reward, values and what follows are.
-        launch(self.module, "spread", (1, 8 * SUMS), (on_device(sums), blocks, trajectory.groups[self.name].rows, on_device(out)))
-        return Estimate(advantage, returns, Spread(*out.unbind()))
-
-    def _follow(self, rollout: Rollout, out: torch.Tensor) -> None:
         torch.index_select(self.parameters, 0, self.index, out=self.network.weights)
-        grid = (-(-rollout.columns // self.network.columns), self.threads)
-        given = (on_device(self.network), on_device(rollout), on_device(out.view(-1)))
-        launch(self.module, "next_values", grid, given, self.shared_bytes)
+        reward = reward.contiguous()
+        following, advantage, returns = (torch.empty_like(reward) for _ in range(3))
+        rollout, ratio = _rollout(trajectory, self.name), reward if log_ratio is None else log_ratio.contiguous()
+        blocks = -(-rollout.columns // self.network.columns)
+        sums, out = reward.new_empty(blocks * SUMS, dtype=torch.float64), reward.new_empty(SUMS + 1)
+        flat = [on_device(tensor.view(-1)) for tensor in (reward, ratio, following, advantage, returns)]
+        given = (on_device(self.network), on_device(rollout), *flat[:2], self.discount, *flat[2:], on_device(sums))
+        of_rewards = (on_device(self.rewards.running), on_device(self.rewards.sums(trajectory))) if self.rewards else ()
+        launch(self.module, "advantages", (blocks, self.threads), (*given, *of_rewards), self.shared_bytes)
+        # Of actors that had left, advantage and return are 0: reward, values and what follows are.
+        rows = trajectory.groups[self.name].rows
+        launch(self.module, "spread", (1, THREADS), (on_device(sums), blocks, rows, on_device(out), *of_rewards))
+        if self.rewards:
+            self.rewards.statistics.forget(rows)
+        spread = Spread(*out.unbind())
+        return Estimate(advantage, returns, spread if self.target.gives_errors else spread._replace(explained=None))
 
 
 def _rollout(trajectory: Trajectory, name: str) -> Rollout:
     group = trajectory.groups[name]
     steps, envs, actors = group.value.shape
+    terminated, _ = trajectory.ends(name)
     return Rollout(
         obs=group.obs[-1].reshape(-1),
         final_obs=group.final_obs.reshape(-1),
         value=group.value.reshape(-1),
-        terminated=trajectory.terminated.reshape(-1),
+        terminated=terminated.reshape(-1),
         truncated=trajectory.truncated.reshape(-1),
         steps=steps,
         columns=envs * actors,
         actors=actors,
+        ending=actors // terminated.shape[2],
         features=group.obs.shape[-1],
     )

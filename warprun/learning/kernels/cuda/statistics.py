@@ -7,13 +7,15 @@ takes into the statistics, as in `normalization.RunningStatistics`.
 from __future__ import annotations
 
 from math import sqrt
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import read, write
-from warprun.learning.formulas import merged, normalized_reward, varies
+from warprun.learning.formulas import merged, varies
+from warprun.learning.kernels.cuda.sums import add_up
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer, RunningStatistics
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 from warprun.simulation.trajectory import Trajectory
@@ -38,6 +40,11 @@ class Running(NamedTuple):
     """[F] float32: the mean."""
     scale: torch.Tensor
     """[F] float32: 1 / standard deviation, or 1 for what does not vary but for rounding."""
+
+    @staticmethod
+    def of(statistics: RunningStatistics, shift: torch.Tensor, scale: torch.Tensor) -> Running:
+        """Return statistics; `shift` and `scale` [F] get what normalises by them."""
+        return Running(statistics.mean, statistics.variance, statistics.count.view(1), shift, scale)
 
 
 def sum_numbers(rows, features, mean, first, step):
@@ -68,14 +75,31 @@ def sum_returns(reward, terminated, truncated, returns, continues, mean, gamma, 
     return total, square
 
 
+def sum_blocks(sums, features, f, part, parts):
+    """Return the sums that every `parts`-th block, from `part` on, has left of feature `f`."""
+    total, square = float64(0.0), float64(0.0)
+    for b in range(part, sums.size // (2 * features), parts):
+        total += sums[b * 2 * features + f]
+        square += sums[b * 2 * features + features + f]
+    return total, square
+
+
+def merged_sums(running, f, count, total, square):
+    """Return mean and variance of feature `f` with `count` numbers more, given the sums about the mean."""
+    offset = total / count
+    return merged(running.mean[f], running.variance[f], running.rows[0], offset, square / count - offset * offset, count)
+
+
+def scale_of(mean, variance):
+    """Return 1 / standard deviation, or 1 for what does not vary but for rounding."""
+    return float32(float64(1.0) / sqrt(variance)) if varies(mean, variance) else float32(1.0)
+
+
 def merge_sums(running, f, count, total, square):
     """Take `count` numbers of feature `f` into the statistics, given the sums about the mean."""
-    offset = total / count
-    variance = square / count - offset * offset
-    mean, variance = merged(running.mean[f], running.variance[f], running.rows[0], offset, variance, count)
+    mean, variance = merged_sums(running, f, count, total, square)
     running.mean[f], running.variance[f] = mean, variance
-    running.shift[f] = float32(mean)
-    running.scale[f] = float32(float64(1.0) / sqrt(variance)) if varies(mean, variance) else float32(1.0)
+    running.shift[f], running.scale[f] = float32(mean), scale_of(mean, variance)
 
 
 KERNEL = '''"""Running statistics on CUDA; written by warprun."""
@@ -107,37 +131,28 @@ def moments(rows, features, mean, sums):
 
 @cuda.jit(cache=CACHE, fastmath=False)
 def returns(reward, terminated, truncated, running_returns, continues, mean, gamma, steps, actors, sums):
-    thread, column = cuda.threadIdx.x, cuda.grid(1)
+    thread = cuda.threadIdx.x
     shared = cuda.shared.array(NUMBERS, float64)
     total, square = float64(0.0), float64(0.0)
-    if column < running_returns.size:
-        total, square = sum_returns(
-            reward, terminated, truncated, running_returns, continues, mean, gamma, steps, actors, column
-        )
+    for column in range(cuda.grid(1), running_returns.size, cuda.gridsize(1)):
+        of_column = sum_returns(reward, terminated, truncated, running_returns, continues, mean, gamma, steps, actors, column)
+        total += of_column[0]
+        square += of_column[1]
     shared[thread], shared[THREADS + thread] = total, square
-    cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if thread < half:
-            shared[thread] += shared[thread + half]
-            shared[THREADS + thread] += shared[THREADS + thread + half]
-        cuda.syncthreads()
-        half //= 2
+    add_up(shared, 0, thread, THREADS)
+    add_up(shared, THREADS, thread, THREADS)
     if thread == 0:
         sums[2 * cuda.blockIdx.x], sums[2 * cuda.blockIdx.x + 1] = shared[0], shared[THREADS]
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def merge(sums, blocks, count, features, running):
+def merge(sums, count, features, running):
     thread = cuda.threadIdx.x
     shared = cuda.shared.array(NUMBERS, float64)
     active = THREADS // features * features
-    f, part, parts = thread % features, thread // features, THREADS // features
     total, square = float64(0.0), float64(0.0)
     if thread < active:
-        for b in range(part, blocks, parts):
-            total += sums[b * 2 * features + f]
-            square += sums[b * 2 * features + features + f]
+        total, square = sum_blocks(sums, features, thread % features, thread // features, THREADS // features)
     shared[thread], shared[THREADS + thread] = total, square
     cuda.syncthreads()
     if thread < features:
@@ -149,86 +164,63 @@ def merge(sums, blocks, count, features, running):
     cuda.syncthreads()
     if thread == 0:
         running.rows[0] += float64(count)
-
-
-@cuda.jit(cache=CACHE, fastmath=False)
-def rewards(reward, terminated, running, gamma, columns, actors, out):
-    m = cuda.grid(1)
-    if m < reward.size:
-        flag = m // columns * (columns // actors) + m % columns // actors
-        out[m] = normalized_reward(read(reward, m), read(terminated, flag), running.shift[0], running.scale[0], gamma)
 '''
 
 
-class CudaStatistics:
-    """Takes rollouts of one process into running statistics of `features` numbers, THREADS at most."""
-
-    def __init__(self, statistics: RunningStatistics, shift: torch.Tensor, scale: torch.Tensor) -> None:
-        """`shift` and `scale` [F] get what normalises by the statistics."""
-        self.features, self.statistics = len(shift), statistics
-        assert self.features <= THREADS
-        self.running = Running(statistics.mean, statistics.variance, statistics.count.view(1), shift, scale)
-        functions = (sum_numbers, sum_returns, merge_sums, normalized_reward, read)
-        self.module = module_for("statistics_cuda", KERNEL.format(threads=THREADS), {f.__name__: f for f in functions})
-
-    def compile_ahead(self) -> None:
-        """Let another process compile the kernels (`kernels.ahead`)."""
-        want(self.module, "merge", (on_device(self.running.mean), 1, 1, self.features, on_device(self.running)))
-
-    def _merge(self, sums: torch.Tensor, blocks: int, count: int) -> None:
-        launch(self.module, "merge", (1, THREADS), (on_device(sums), blocks, count, self.features, on_device(self.running)))
-        self.statistics.forget(count)
+def statistics_module() -> ModuleType:
+    """Return the kernels."""
+    functions = (add_up, merge_sums, read, sum_blocks, sum_numbers, sum_returns)
+    return module_for("statistics_cuda", KERNEL.format(threads=THREADS), {f.__name__: f for f in functions})
 
 
-class CudaObservations(CudaStatistics):
+class CudaObservations:
     """Takes observations into the statistics of a normaliser of one process, as `ActorCriticPolicy.observe` does."""
 
     def __init__(self, normalizer: ObservationNormalizer) -> None:
-        super().__init__(normalizer.statistics, normalizer.shift, normalizer.scale)
+        """`normalizer` has THREADS features at most."""
+        self.statistics, self.features = normalizer.statistics, len(normalizer.shift)
+        self.running = Running.of(normalizer.statistics, normalizer.shift, normalizer.scale)
+        self.module = statistics_module()
 
     def compile_ahead(self) -> None:
+        """Let another process compile the kernels (`kernels.ahead`)."""
         mean = on_device(self.running.mean)
         want(self.module, "moments", (on_device(self.running.shift), self.features, mean, mean))
-        super().compile_ahead()
+        want(self.module, "merge", (mean, 1, self.features, on_device(self.running)))
 
     def __call__(self, rows: torch.Tensor) -> None:
         """Take in `rows` [B, F], and normalise by the statistics from now on."""
         blocks = min(MOST_BLOCKS, -(-rows.numel() // THREADS))
-        sums = rows.new_empty(blocks * 2 * self.features, dtype=torch.float64)
-        given = on_device(rows.reshape(-1)), self.features, on_device(self.running.mean), on_device(sums)
-        launch(self.module, "moments", (blocks, THREADS), given)
-        self._merge(sums, blocks, len(rows))
+        sums = on_device(rows.new_empty(blocks * 2 * self.features, dtype=torch.float64))
+        launch(self.module, "moments", (blocks, THREADS), (on_device(rows.reshape(-1)), self.features, on_device(self.running.mean), sums))
+        launch(self.module, "merge", (1, THREADS), (sums, len(rows), self.features, on_device(self.running)))
+        self.statistics.forget(len(rows))
 
 
-class CudaRewards(CudaStatistics):
-    """Normalises the rewards of rollouts from one source, as `RewardNormalizer` does."""
+class CudaRewards:
+    """The statistics by which `CudaReturns` normalises rewards of rollouts from one source, as `RewardNormalizer` does."""
 
     def __init__(self, normalizer: RewardNormalizer, name: str) -> None:
         """`name` is that of the group."""
+        self.normalizer, self.name, self.statistics = normalizer, name, normalizer.statistics
         of_one = torch.zeros(2, device=normalizer.returns.device)
-        super().__init__(normalizer.statistics, of_one[:1], of_one[1:])
-        self.normalizer, self.name = normalizer, name
+        self.running = Running.of(normalizer.statistics, of_one[:1], of_one[1:])
+        self.module = statistics_module()
 
     def compile_ahead(self) -> None:
-        flat, state = on_device(self.running.shift), self.normalizer.returns.view(-1)
-        ended, gamma, running = on_device(state.bool()), np.float32(0.0), on_device(self.running)
-        given = (flat, ended, ended, on_device(state), ended, on_device(self.running.mean), gamma, 1, 1, on_device(self.running.mean))
-        want(self.module, "returns", given)
-        super().compile_ahead()
-        want(self.module, "rewards", (flat, ended, running, gamma, 1, 1, flat))
+        """Let another process compile the kernel (`kernels.ahead`)."""
+        flat, state, mean = on_device(self.running.shift), self.normalizer.returns.view(-1), on_device(self.running.mean)
+        ended = on_device(state.bool())
+        want(self.module, "returns", (flat, ended, ended, on_device(state), ended, mean, float32(0.0), 1, 1, mean))
 
-    def __call__(self, trajectory: Trajectory) -> torch.Tensor:
-        """Take in the rewards and return them normalised, [T, N, A]."""
+    def sums(self, trajectory: Trajectory) -> torch.Tensor:
+        """Continue the discounted returns, and return the sums of blocks over (return - mean) and its square, in turns."""
         reward = trajectory.groups[self.name].reward
         steps, envs, actors = reward.shape
-        gamma, columns = np.float32(self.normalizer.gamma), envs * actors
-        blocks = -(-columns // THREADS)
+        blocks = min(MOST_BLOCKS, -(-envs * actors // THREADS))
         sums, flat = reward.new_empty(2 * blocks, dtype=torch.float64), on_device(reward.reshape(-1))
         terminated, truncated = (on_device(ends.reshape(-1)) for ends in (trajectory.terminated, trajectory.truncated))
         state = on_device(self.normalizer.returns.view(-1)), on_device(trajectory.continues.view(-1)), on_device(self.running.mean)
-        launch(self.module, "returns", (blocks, THREADS), (flat, terminated, truncated, *state, gamma, steps, actors, on_device(sums)))
-        self._merge(sums, blocks, reward.numel())
-        out = torch.empty_like(reward, memory_format=torch.contiguous_format)
-        given = flat, terminated, on_device(self.running), gamma, columns, actors, on_device(out.view(-1))
-        launch(self.module, "rewards", (-(-reward.numel() // THREADS), THREADS), given)
-        return out
+        given = (flat, terminated, truncated, *state, float32(self.normalizer.gamma), steps, actors, on_device(sums))
+        launch(self.module, "returns", (blocks, THREADS), given)
+        return sums

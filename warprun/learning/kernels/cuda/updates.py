@@ -16,6 +16,7 @@ from warprun.kernels.mlp_cuda import FOUR, columns_for
 from warprun.learning.descent import AnyOptimized, Trained
 from warprun.learning.kernels.cuda.gradient import COLUMNS, CudaGradient, Packed
 from warprun.learning.kernels.cuda.optimizer import CudaAdam
+from warprun.learning.kernels.cuda.sums import BlockSums
 from warprun.learning.kernels.layers import stacked_rows
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, stacks, with_layers
 from warprun.learning.optimizers import Adam
@@ -42,6 +43,8 @@ class CudaKernels:
         self._parameters: dict[nn.Module, torch.Tensor] = {}
         self._followed: dict[nn.Module, nn.Module] = {}
         """A target network -> the network that it follows."""
+        self._sums: dict[nn.Module, BlockSums] = {}
+        """The gradients of a network."""
         for each in with_layers(trained):
             self._parameters[each.network] = each.parameters
             if isinstance(each, Trained):
@@ -53,11 +56,14 @@ class CudaKernels:
         nets, end = self._packed((*loss.reads, trained.network))
         columns = partial(tile_columns, batch=self._batch_size, multiprocessors=multiprocessors(trained.parameters.device))
         # Few blocks run at once, so their threads have all registers that they want.
-        return CudaGradient(nets, end, loss, columns, most_rows=self._batch_size)
+        made = CudaGradient(nets, end, loss, columns, most_rows=self._batch_size)
+        self._sums[trained.network] = made.sums
+        return made
 
     def adam(self, trained: AnyOptimized, optimizer: Adam, target: torch.Tensor | None) -> CudaAdam:
         """Return what moves the parameters of a network, and of its target network."""
-        return CudaAdam(optimizer, trained.parameters, trained.learning_rate.tensor, trained.max_norm, target)
+        sums = self._sums.get(trained.network)
+        return CudaAdam(optimizer, trained.parameters, trained.learning_rate.tensor, trained.max_norm, target, sums)
 
     def slope(self, loss: MeanLoss, parameter: torch.Tensor, mean: torch.Tensor, into: torch.Tensor) -> Callable[[], None]:
         """Return what writes the slope of a loss of one parameter, on tensors [1]."""

@@ -1,0 +1,128 @@
+"""Kernels (CUDA) for the work between the gradients of minibatches; `cpu.minibatches` is the same on CPU.
+
+The advantages of all minibatches of an epoch are picked at once, and their moments computed: sums of blocks, then one block for each
+minibatch. torch sorts the keys of an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from warprun.kernels.mlp_cuda import read, write
+from warprun.learning.draws import TOGETHER, Stream, bits_of
+from warprun.learning.formulas import adapted
+from warprun.learning.kernels.cuda.returns import mean_and_variance
+from warprun.learning.kernels.cuda.sums import add_up
+from warprun.learning.kernels.cuda.tiles import stream_key, words
+from warprun.learning.operations import Moments, TorchOperations
+from warprun.simulation.cuda_launch import launch, module_for, on_device, want
+
+THREADS = 256
+MOST_BLOCKS = 64
+"""Blocks that pick one minibatch."""
+
+float32, float64 = np.float32, np.float64
+
+KERNELS = '''"""Minibatches on CUDA; written by warprun."""
+
+from numba import cuda, float32, float64, int32, uint32
+
+THREADS, NUMBERS = {threads}, 2 * {threads}
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def keys(stream, step_rows, out):
+    row = cuda.grid(1)
+    if row < out.size:
+        runs = (step_rows + TOGETHER - 1) // TOGETHER
+        run = row // step_rows * runs + row % step_rows // TOGETHER if step_rows > 1 else row
+        out[row] = int32(bits_of(stream_key(stream), run) >> uint32(1))
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def pick(advantage, order, parts, blocks, picked, sums):
+    thread, part, block = cuda.threadIdx.x, cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks
+    shared = cuda.shared.array(NUMBERS, float64)
+    begin, end = order.size * part // parts, order.size * (part + 1) // parts
+    # float64, because the variance may be small compared with the mean.
+    total, square = float64(0.0), float64(0.0)
+    for m in range(begin + block * THREADS + thread, end, blocks * THREADS):
+        x = read(advantage, read(order, m))
+        write(picked, m, x)
+        total += float64(x)
+        square += float64(x) * float64(x)
+    shared[thread], shared[THREADS + thread] = total, square
+    add_up(shared, 0, thread, THREADS)
+    add_up(shared, THREADS, thread, THREADS)
+    if thread == 0:
+        sums[2 * cuda.blockIdx.x], sums[2 * cuda.blockIdx.x + 1] = shared[0], shared[THREADS]
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def part_moments(sums, rows, blocks, out):
+    part, parts = cuda.blockIdx.x, cuda.gridDim.x
+    if cuda.threadIdx.x == 0:
+        total, square = float64(0.0), float64(0.0)
+        for b in range(part * blocks, (part + 1) * blocks):
+            total += sums[2 * b]
+            square += sums[2 * b + 1]
+        count = rows * (part + 1) // parts - rows * part // parts
+        out[2 * part], out[2 * part + 1] = mean_and_variance(total, square, count)
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def adapt(kl, desired, given, low, high, factor, learning_rate):
+    found = adapted(factor[0], float64(kl[0]), desired, low, high)
+    factor[0], learning_rate[0] = found, found * given
+'''
+
+
+class CudaMinibatches:
+    """The operations of one group that only several gradient steps need, see `Operations`."""
+
+    def __init__(self, reference: TorchOperations) -> None:
+        self._adapted = reference.rate_factor.view(1), reference.learning_rate.view(1)
+        self._numbers = tuple(map(float64, (reference.config.learning_rate, *reference.rate_limits)))
+        self._adapts = reference.config.adapts_learning_rate
+        functions = (adapted, add_up, bits_of, mean_and_variance, read, stream_key, write)
+        names = {function.__name__: function for function in functions}
+        self._module = module_for("minibatches_cuda", KERNELS.format(threads=THREADS), names | {"TOGETHER": TOGETHER})
+
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels (`kernels.ahead`)."""
+        rate = self._adapted[1]
+        order, number = torch.zeros_like(rate, dtype=torch.int64), torch.zeros_like(rate, dtype=torch.float32)
+        numbers, sums, rows = on_device(number), on_device(rate), on_device(order)
+        want(self._module, "keys", (words(Stream(0, order)), 1, on_device(order.int())))
+        want(self._module, "pick", (numbers, rows, 1, 1, numbers, sums))
+        want(self._module, "part_moments", (sums, 1, 1, numbers))
+        if self._adapts:
+            want(self._module, "adapt", self._adaption(number, 0.0))
+
+    def permutation(self, n: int, seed: int, draw: torch.Tensor, step_rows: int = 1) -> torch.Tensor:
+        """Return a random order of 0..n-1, [n] int64, see `draws.permutation`."""
+        keys = torch.empty(n, dtype=torch.int32, device=draw.device)
+        launch(self._module, "keys", (-(-n // THREADS), THREADS), (words(Stream(seed, draw)), step_rows, on_device(keys)))
+        return keys.sort(stable=True).indices
+
+    def pick(self, advantage: torch.Tensor, order: torch.Tensor, parts: Sequence[slice]) -> list[tuple[torch.Tensor, Moments]]:
+        """Return the advantages of each minibatch, with their mean and variance, see `Operations`."""
+        rows, count = len(order), len(parts)
+        blocks = min(MOST_BLOCKS, -(-rows // (count * THREADS)))
+        picked, out = torch.empty_like(advantage[:rows]), advantage.new_empty(2 * count)
+        sums = on_device(advantage.new_empty(2 * count * blocks, dtype=torch.float64))
+        given = on_device(advantage), on_device(order), count, blocks, on_device(picked), sums
+        launch(self._module, "pick", (count * blocks, THREADS), given)
+        launch(self._module, "part_moments", (count, 32), (sums, rows, blocks, on_device(out)))
+        moments = out.view(count, 2).unbind()
+        return [(picked[part], (mean, variance)) for part, (mean, variance) in zip(parts, moments, strict=True)]
+
+    def adapt(self, kl: torch.Tensor, desired: float) -> None:
+        """Change the learning rate by the divergence of an update, [], see `Operations`."""
+        launch(self._module, "adapt", (1, 1), self._adaption(kl, desired))
+
+    def _adaption(self, kl: torch.Tensor, desired: float) -> tuple[object, ...]:
+        return (on_device(kl.view(1)), float64(desired), *self._numbers, *map(on_device, self._adapted))
