@@ -172,13 +172,14 @@ class Pool(Launcher):
         for slot in self._slots:
             if slot.job is None or slot.worker is None:
                 continue
-            code = slot.worker.process.exitcode
-            well = _has_answered(slot.worker)
+            code, well = slot.worker.process.exitcode, False
+            with suppress(EOFError, OSError):  # the worker is gone
+                well = slot.worker.jobs.poll() and slot.worker.jobs.recv() == slot.job.number
             if code is not None and not well:
                 _write_end(slot.job, code)
-            if well or code is not None:
+            if code is not None or well:
                 slot.job = None
-            if code is not None or (well and not self._keeps_workers):
+            if code is not None or not (slot.job or self._keeps_workers):
                 _end(slot)
         return {str(slot.job.number) for slot in self._slots if slot.job}
 
@@ -193,17 +194,6 @@ class Pool(Launcher):
         """End the workers; none has a job."""
         for slot in self._slots:
             _end(slot)
-
-
-def _has_answered(worker: _Worker) -> bool:
-    """Return whether the job of a worker has ended well."""
-    try:
-        if not worker.jobs.poll():
-            return False
-        worker.jobs.recv()
-    except (EOFError, OSError):  # the worker is gone
-        return False
-    return True
 
 
 def _end(slot: _Slot) -> None:
