@@ -174,7 +174,7 @@ def test_jobs_go_on_when_the_command_is_killed(name, undisturbed, tmp_path):
     kill(process)
     with held(running(tmp_path)):
         second = subprocess.run(warprun(name), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
-    assert second.returncode == 2 and "1 job of this sweep is still queued or running; wait for its end, or `" in second.stderr
+    assert second.returncode == 2 and "1 job of this sweep is still queued or running; wait for the end, or `" in second.stderr
     until(lambda: state_of(jobs(tmp_path)[0]).is_done, 120)
     until(lambda: not alive(tmp_path), 30)
     assert "2 of 2 jobs finished" in again(tmp_path, name)
