@@ -143,7 +143,7 @@ def test_ctrl_c_lets_jobs_save_and_the_same_command_continues_them(name, undistu
     job = running(tmp_path)
     with held(job):
         process.send_signal(signal.SIGINT)
-        until(lambda: has_pending_signal(pid(job)), 60)
+        until(lambda: is_told_to_end(pid(job)), 60)
     code, told = ended(process)
     assert code == 130 and "warprun -m sweep_dir=s" in told
     assert state_of(job).state == "interrupted", told
@@ -162,10 +162,10 @@ def held(job: plan.Job) -> Iterator[None]:
         os.kill(process, signal.SIGCONT)
 
 
-def has_pending_signal(process: int) -> bool:
-    """Return whether a process that stands still has been sent another signal."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return any(int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd")))
+def is_told_to_end(process: int) -> bool:
+    """Return whether SIGINT or SIGTERM waits for a process that stands still."""
+    pending = next(line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("ShdPnd"))
+    return any(int(pending.split()[1], 16) >> (number - 1) & 1 for number in (signal.SIGINT, signal.SIGTERM))
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -249,6 +249,8 @@ def assert_same_first(folder: Path, undisturbed: Path) -> None:
 def test_jobs_of_ray_end_with_their_command(cluster, undisturbed, tmp_path):
     where = f"launcher.address={cluster.address}"
     process = started(tmp_path, "ray", where)
+    second = subprocess.run(warprun("ray", where), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    assert second.returncode == 2 and len(second.stderr.splitlines()) == 1, second.stderr
     kill(process)
     until(lambda: all(state_of(job).state in ("killed", "finished", "waiting") for job in jobs(tmp_path)), 60)
     again(tmp_path, "ray", where)

@@ -86,7 +86,7 @@ class BatchConfig(LauncherConfig):
     account: str | None = None
     """Account, or project, that is charged; null: that of the user."""
     minutes: float = 240.0
-    """Time limit of a job. It continues from its checkpoint: submitit queues it again before, with psij the same command does later."""
+    """Time limit of a job. One that takes longer continues from its checkpoint: submitit queues it again, psij with the same command."""
     cpus: int = 1
     """Cores of a job."""
     gpus: int = 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 
 import submitit
 from submitit.core.utils import FailedJobError
@@ -68,7 +69,7 @@ class Submitit(Launcher):
                 local_max_num_timeout=MOST_TIMEOUTS,
             )
             executor.update_parameters(**{key: value for key, value in given.items() if value is not None})
-            with executor.batch():
+            with redirect_stderr(io.StringIO()), executor.batch():  # sbatch's own words are in the error, too
                 tasks = [executor.submit(Task(self.command(job, config.cpus), str(self.plan.working_folder))) for job in jobs]
         except (FailedJobError, AssertionError, NameError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"launcher.executor={config.executor} takes no job: {one_line(error)}") from None
