@@ -135,21 +135,18 @@ class Pool(Launcher):
     def _start(self, job: Job) -> bool:
         """Train a job in a free slot; return False if a signal has ended the server that forks workers."""
         slot = next(slot for slot in self._slots if slot.job is None)
-        slot.job = job
-        if slot.worker is not None:
-            with suppress(OSError):  # it was killed while it waited
-                slot.worker.jobs.send(job.number)
-                return True
+        if slot.worker and slot.worker.process.exitcode is not None:  # it was killed while it waited
             _end(slot)
         try:
-            slot.worker = self._hired(slot)
-            slot.worker.jobs.send(job.number)
-            return True
+            slot.worker = slot.worker or self._hired(slot)
         except EOFError:
             if signals.requests.number is None:
                 raise
-            slot.job = None
             return False
+        slot.job = job
+        with suppress(OSError):  # it is killed just now, so its job fails
+            slot.worker.jobs.send(job.number)
+        return True
 
     def _hired(self, slot: _Slot) -> _Worker:
         """Return a new worker for a slot."""
@@ -175,8 +172,9 @@ class Pool(Launcher):
             code, well = slot.worker.process.exitcode, False
             with suppress(EOFError, OSError):  # the worker is gone
                 well = slot.worker.jobs.poll() and slot.worker.jobs.recv() == slot.job.number
-            if code is not None and not well:
-                _write_end(slot.job, code)
+            if code is not None and not well and (code or rundir.read_status(slot.job.folder)):  # else a signal came before it began
+                why = f"its process ended with code {code}; see {slot.job.log}"
+                write_end(slot.job, why if code >= 0 else f"killed by {signal.Signals(-code).name}", exit_code=code)
             if code is not None or well:
                 slot.job = None
             if code is not None or not (slot.job or self._keeps_workers):
@@ -256,10 +254,3 @@ def _obey(orders: Connection) -> None:
         number = signal.SIGTERM
     if signals.requests.number is None:  # a terminal sends Ctrl-C to all processes, and a second signal would not wait for a checkpoint
         os.kill(os.getpid(), number)
-
-
-def _write_end(job: Job, code: int) -> None:
-    """Write the end of a job whose process did not: it was killed, or could not begin."""
-    if code or rundir.read_status(job.folder):  # else a signal came before the job began
-        why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"its process ended with code {code}; see {job.log}"
-        write_end(job, why, exit_code=code)
