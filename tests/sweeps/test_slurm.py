@@ -17,6 +17,7 @@ SCRIPTS = Path(str(files("warprun"))) / "slurm"
 PROGRAMS = {
     "sbatch": 'echo "$@" >> ../asked; echo "17;cluster"',
     "squeue": "cat ../queued",
+    "scancel": 'echo "$@" > ../cancelled',
     "srun": 'echo "srun $@"',
     "warprun": 'echo "$@"',
     "mpiexec": 'echo -n "mpiexec $1 $2 "; shift 2; "$@"',
@@ -138,6 +139,9 @@ def test_only_what_is_not_done_is_submitted_again(cluster, capsys):
     (cluster / "queued").write_text("17_1 R\n")
     assert cli.run(["-m", "sweep_dir=s", "launcher=slurm"]) == 2
     assert "1 job of this sweep is still queued or running" in capsys.readouterr().err
+    assert cli.run(["cancel", "s"]) == 0 and (cluster / "cancelled").read_text() == "17_[1]\n"
+    (cluster / "queued").write_text("17_1 R\n17_2 PD\n17_3 PD\n")
+    assert cli.run(["cancel", "s"]) == 0 and (cluster / "cancelled").read_text() == "17_[1-3]\n"
     (cluster / "queued").write_text("")
     assert cli.run(["-m", "sweep_dir=s", "launcher=slurm"]) == 0
     assert "#SBATCH --array=1,3\n" in (cluster / "work" / "s" / "slurm" / "array.sbatch").read_text()

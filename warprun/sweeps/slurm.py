@@ -70,9 +70,13 @@ def queued(ids: Sequence[str]) -> set[str]:
 
 
 def cancel(ids: Sequence[str]) -> None:
-    """Cancel jobs, arrays and tasks of arrays. Raises UserError."""
+    """Cancel jobs, arrays and tasks of arrays, those of an array at once. Raises UserError."""
+    tasks: dict[str, list[int]] = {}
+    for array, _, task in (id.partition("_") for id in ids):
+        tasks.setdefault(array, []).extend([int(task)] if task else [])
+    named = [f"{array}_[{ranges(numbers)}]" if numbers else array for array, numbers in tasks.items()]
     try:
-        subprocess.run(["scancel", *sorted(set(ids))], capture_output=True, text=True, timeout=ANSWER_S, check=True)
+        subprocess.run(["scancel", *named], capture_output=True, text=True, timeout=ANSWER_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise UserError(f"scancel does not answer: {printable(error)}") from None
 
