@@ -45,14 +45,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A Ray cluster of two nodes."""
+    """A Ray cluster of two nodes, which ignores SIGINT as one does that a script starts in the background."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     os.environ.update(ENVIRONMENT)
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
     one = Cluster()
     for _ in range(2):
         one.add_node(num_cpus=1, object_store_memory=80 * 2**20, include_dashboard=False)
+    signal.signal(signal.SIGINT, former)
     yield one
     one.shutdown()
 

@@ -33,6 +33,7 @@ def train(command: list[str], folder: str, sweep: str) -> tuple[int, str]:
     for place in (folder, sweep):
         if not Path(place).is_dir():
             return 2, f"the node {socket.gethostname()} does not see {place}, which must lie where all nodes see it"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray cancels by it, and a cluster that was started by `&` ignores it
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(command, cwd=folder, env=os.environ | {PARENT: str(os.getpid())}, stdout=said, stderr=said)
         try:
