@@ -158,6 +158,7 @@ def held(job: plan.Job) -> Iterator[None]:
     """Let the process of a job stand still, so that it does not end in this context."""
     process = pid(job)
     os.kill(process, signal.SIGSTOP)
+    until(lambda: Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T", 60)
     try:
         yield
     finally:
