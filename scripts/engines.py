@@ -82,22 +82,28 @@ def steps_per_s(way: list[str], step_ms: float) -> float:
         return float((rows[-2]["env_steps"] - rows[0]["env_steps"]) / (rows[-2]["wall_s"] - rows[0]["wall_s"]))
 
 
+def load() -> str:
+    """Return the load average of the last minute."""
+    return f"{os.getloadavg()[0]:.1f}"
+
+
 def main() -> None:
     given = settings(__doc__, "what", "engines*", choices={"what": ("engines", "ways")}, jobs=100, address="auto")
-    load = os.getloadavg()[0]
+    before = load()
     if given.what == "engines":
         rows = []
         for engine in given.engines or ENGINES:
-            rows.append((f"`{engine}`", f"{seconds(engine, given.jobs, given.address):.0f}"))
+            began = load()
+            rows.append((f"`{engine}`", f"{seconds(engine, given.jobs, given.address):.0f}", f"{began} to {load()}"))
             print(*rows[-1], flush=True)
-        text = table(["launcher", f"{given.jobs} jobs of one second, two at a time, s"], rows)
+        text = table(["launcher", f"{given.jobs} jobs of one second, two at a time, s", "load average"], rows)
     else:
         rows = []
         for name, way in WAYS.items():
             rows.append((name, *(f"{float(f'{steps_per_s(way, ms):.3g}'):,g}" for ms in STEPS)))
             print(*rows[-1], flush=True)
         text = table(["16 simulators, stepped by", *(f"steps of {ms:,g} ms, environment steps/s" for ms in STEPS)], rows)
-    text += f"\n{os.cpu_count()} cores; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n"
+    text += f"\n{os.cpu_count()} cores; load average {before} before, {load()} after.\n"
     replace(PAGES[given.what], given.what, text)
 
 

@@ -54,8 +54,7 @@ RUN_TABLES: dict[str, list[Part]] = {
 SWEEP_TABLES: dict[str, list[Part]] = {
     "local": [("", launch.LocalConfig, "launcher.")],
     "slurm": [("", launch.SlurmConfig, "launcher.")],
-    "submitit": [("", launch.SubmititConfig, "launcher.")],
-    "psij": [("", launch.PsijConfig, "launcher.")],
+    "batch": [("", launch.BatchConfig, "launcher.")],
     "ray": [("", launch.RayConfig, "launcher.")],
     "tune": [("", launch.TuneSettings, "tune.")],
 }

@@ -132,9 +132,11 @@ def test_tables_of_measured_numbers_are_written_by_scripts():
             assert not any(UNIT.search(part.strip()) for title in titles.split("|") for part in title.split(",")), f"{page.name}: {titles}"
 
 
-def test_the_evidence_of_the_hazards_of_gpus_exists():
-    page, code = (ROOT / "docs" / "gpu.md").read_text(), "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
-    assert all(f"def {name}(" in code for name in re.findall(r"`(test_\w+)(?:\[\w+\])?`", page))
+@pytest.mark.parametrize("name", ["gpu", "sweeps"])
+def test_the_evidence_of_tables_exists(name):
+    page, code = (ROOT / "docs" / f"{name}.md").read_text(), "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    found = re.findall(r"`(test_\w+)(?:\[\w+\])?`", page)
+    assert len(found) > 10 and [test for test in found if f"def {test}(" not in code] == []
     assert all((ROOT / path).exists() for path in re.findall(r"`((?:tests|scripts)/[\w/]+\.\w+)`", page))
 
 

@@ -76,6 +76,13 @@ def needed(name: str) -> bool:
     )
 
 
+@pytest.mark.parametrize("extras", ["submitit", "psij", "ray", "test,submitit,psij,ray,tune,wandb,mlflow,notebook,onnx,gymnasium,docs"])
+def test_extras_fit_the_versions_that_are_pinned(extras: str, tmp_path: Path) -> None:
+    assert {extra for extra in ("submitit", "ray") if extra in extras} <= {
+        one["name"] for one in resolved(sys.executable, extras, tmp_path)
+    }
+
+
 @pytest.mark.parametrize("extras", ["ptx,cuda12", "cuda12,cuda13"])
 def test_extras_that_do_not_fit_are_refused(extras: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="ResolutionImpossible"):

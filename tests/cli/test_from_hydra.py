@@ -17,7 +17,6 @@ from warprun.errors import UserError, program
 from warprun.runs.opening import environment_modules
 from warprun.sweeps import launcher as launchers
 from warprun.sweeps import plan
-from warprun.sweeps.launch import LauncherConfig
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "docs" / "configuration.md").read_text().partition("## Coming from Hydra\n")[2].partition("\n## ")[0]
@@ -92,20 +91,17 @@ def place(started, monkeypatch, tmp_path) -> Path:
         Path(path).write_text(text)
     monkeypatch.setattr(sweeps, "_prepare", lambda launch, first: None)
     monkeypatch.setattr(sweeps, "run_here", lambda board, todo, pool: print(f"{board.plan.folder}: {len(todo)} jobs") or 0)
-    monkeypatch.setattr(launchers, "made", lambda config, plan, trust: Nowhere(config))
+    monkeypatch.setattr(launchers, "made", Nowhere)
     return tmp_path
 
 
 class Nowhere(launchers.Launcher):
     """A launcher whose jobs never begin."""
 
-    def __init__(self, config: LauncherConfig) -> None:
-        self.config = config
-
     def submit(self, jobs):
         return ["17"] * len(jobs)
 
-    def alive(self, ids, within_s=0.0):
+    def alive(self, ids):
         return set()
 
     def cancel(self, ids, number=15):

@@ -124,12 +124,13 @@ def test_jobs_that_run_elsewhere(folder: str, printed: Printed, monkeypatch: pyt
 def test_a_job_array(folder: str, printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()
-    for name, does in {"sbatch": "echo 17", "squeue": "true", "scancel": "true"}.items():
+    for name, does in {"sbatch": "echo 17", "squeue": "echo 17_0", "scancel": "true"}.items():
         (bin_ / name).write_text(f"#!/bin/sh\n{does}\n")
         (bin_ / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(bin_), prepend=":")
-    (status,) = printed(*SWEPT, "launcher=slurm", f"sweep_dir=./{folder}")
+    status, cancel = printed(*SWEPT, "launcher=slurm", f"sweep_dir=./{folder}")
     shell(status)
+    shell(cancel)
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ import torch
 from tests.finished import until
 from tests.slurm.cluster import Cluster, why_not
 from tests.words import words
+from warprun.cli import main as cli
 from warprun.runs import checkpoint
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_not()), reason=why_not())]
@@ -61,6 +62,21 @@ def output(path: Path, text: str) -> str:
     """Return what a job has printed, once it has printed `text`: it arrives a little after the end of the job."""
     until(lambda: path.exists() and text in path.read_text(), 20)
     return path.read_text()
+
+
+def test_sbatch_reads_the_directives_of_pbs(cluster: Cluster, variables: dict[str, str], tmp_path: Path, monkeypatch) -> None:
+    """sbatch has a parser for them, so the whole script runs as with qsub; what PBS itself would set are variables of the job."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["scripts", "pbs"]) == 0
+    script = Path("pbs/train.pbs")
+    script.write_text(script.read_text().replace("ncpus=8", "ncpus=1"))  # a node of this cluster is small
+    Path("hosts").write_text("node1\n")
+    variables |= {"PBS_JOBID": "7.server", "PBS_O_WORKDIR": str(tmp_path), "PBS_NODEFILE": "hosts", "NCPUS": "1"}
+    job = cluster.submit(tmp_path, str(script), **variables, WARPRUN_SETTINGS=" ".join([*TINY[:-1], "total_steps=2000"]))
+    shown = cluster.run("scontrol", "show", "job", job)
+    assert all(word in shown.split() for word in ("JobName=warprun", "TimeLimit=04:00:00", "NumCPUs=1", "Requeue=1")), shown
+    assert cluster.wait(job, ["COMPLETED", "FAILED"]) == "COMPLETED"
+    assert status(tmp_path / "outputs" / "pbs-7")["state"] == "finished"
 
 
 def test_a_job_on_one_node(cluster: Cluster, variables: dict[str, str], tmp_path: Path) -> None:

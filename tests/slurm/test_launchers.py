@@ -84,7 +84,18 @@ def test_jobs_are_cancelled(name: str, cluster: Cluster, tmp_path: Path) -> None
     assert {state_of(job).state for job in jobs(tmp_path)} <= {"interrupted", "waiting", "killed"}
 
 
-def test_an_array_above_the_limit_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
-    done = warprun(cluster, tmp_path, "-m", "seed=range(0,1100)", "sweep_dir=s", *ENGINES["slurm"])
-    assert done.returncode == 2 and "sbatch refuses the job array" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+@pytest.mark.parametrize(("name", "said"), [("slurm", "sbatch refuses the job array"), ("submitit", "takes no job: ")])
+def test_an_array_above_the_limit_is_one_line(name: str, said: str, cluster: Cluster, tmp_path: Path) -> None:
+    if name != "slurm":
+        pytest.importorskip(name)
+    done = warprun(cluster, tmp_path, "-m", "seed=range(0,1100)", "sweep_dir=s", *ENGINES[name])
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("name", ["submitit", "psij"])
+def test_a_queue_that_is_not_there_is_one_line(name: str, cluster: Cluster, tmp_path: Path) -> None:
+    pytest.importorskip(name)
+    done = warprun(cluster, tmp_path, "-m", *SWEEP, *ENGINES[name], "launcher.queue=nowhere")
+    assert done.returncode == 2 and "takes no job: " in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert not (tmp_path / "s").exists()

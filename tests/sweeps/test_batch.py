@@ -90,6 +90,9 @@ CALLS = [
     ("pbs", "concurrency=rma", PBS | {"PBS_NODEFILE": "four"}, "mpiexec -n 4 train resume=auto run_dir=outputs/pbs-7 max_minutes=237"
      " concurrency=rma"),
     ("pbs", "concurrency=sync", {"RANKS": "3"}, "mpiexec -n 3 train concurrency=sync"),
+    ("lsf", "concurrency=sync", {}, "mpiexec -n 4 train concurrency=sync"),
+    ("pbs", "concurrency=ddp", {}, "torchrun --nnodes=1 --nproc-per-node=auto --rdzv-backend=c10d --rdzv-endpoint=localhost:29500"
+     " --no-python warprun train concurrency=ddp"),
     ("pbs", "concurrency=single", {}, "train concurrency=single"),
     ("pbs", "concurrency=ddp", PBS | {"PBS_NODEFILE": "two"}, f"{STOP} mpiexec -n 2 torchrun --nnodes=2 --nproc-per-node=auto"
      " --rdzv-backend=c10d --rdzv-endpoint=n1:29500 --no-python warprun train resume=auto run_dir=outputs/pbs-7 concurrency=ddp"),

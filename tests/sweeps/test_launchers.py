@@ -23,13 +23,16 @@ from warprun.sweeps.table import state_of
 class Queue(Launcher):
     """An engine that trains the job that waits longest whenever it is asked which are alive; the queue outlasts the object."""
 
-    size: int | None = None  # type: ignore[assignment]
+    size: int | None = None
     room = 100
     frozen = False
     loses: Sequence[str] = ()
     """Ids of jobs that vanish."""
     queue: dict[str, plan.Job]
     cancelled: list[str]
+
+    def __init__(self, config: LauncherConfig, found: plan.Plan, trust: bool) -> None:
+        self.config, self.plan = config, found
 
     def submit(self, jobs: Sequence[plan.Job]) -> list[str]:
         taken = list(jobs)[: self.room - len(self.queue)]
@@ -38,7 +41,7 @@ class Queue(Launcher):
         self.queue |= {f"id{job.number}": job for job in taken}
         return [f"id{job.number}" for job in taken]
 
-    def alive(self, ids: Sequence[str], within_s: float = 0.0) -> set[str]:
+    def alive(self, ids: Sequence[str]) -> set[str]:
         if self.queue and not self.frozen:
             id, job = next(iter(self.queue.items()))
             if id not in self.loses:
@@ -60,15 +63,14 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Queue]:
         pass
 
     Own.queue, Own.cancelled = {}, []
-
-    def made(config: LauncherConfig, found: plan.Plan, trust: bool) -> Launcher:
-        one = Own()
-        one.config = config
-        return one
-
-    monkeypatch.setattr(launchers, "made", made)
+    monkeypatch.setattr(launchers, "made", Own)
     monkeypatch.chdir(tmp_path)
     return Own
+
+
+def train_next(engine: type[Queue]) -> None:
+    """Let the engine go on."""
+    engine.alive(engine.__new__(engine), [])
 
 
 SUBMIT = ["-m", "seed=5,6,7", "sweep_dir=s", "launcher=psij", "launcher.executor=pbs"]
@@ -77,7 +79,7 @@ SUBMIT = ["-m", "seed=5,6,7", "sweep_dir=s", "launcher=psij", "launcher.executor
 def test_a_command_returns_where_a_queue_takes_all_jobs_and_waits_where_it_does_not(engine, capsys):
     assert cli.run(SUBMIT) == 0
     told = capsys.readouterr().out
-    assert told.endswith("submitted 3 jobs\n  warprun status s\n  warprun cancel s\n") and len(engine.queue) == 3
+    assert told.endswith("submitted 3 jobs (id0 to id2)\n  warprun status s\n  warprun cancel s\n") and len(engine.queue) == 3
     assert json.loads(Path("s/psij/submitted.json").read_text())["jobs"] == {"0": "id0", "1": "id1", "2": "id2"}
     engine.size = 2
     assert cli.run(["-m", "seed=5,6,7", "sweep_dir=t", "launcher=psij"]) == 0
@@ -91,12 +93,12 @@ def test_a_second_command_waits_for_the_end_of_the_first(engine, capsys):
     assert cli.run(SUBMIT) == 0
     assert cli.run(SUBMIT) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "3 jobs of this sweep are still queued or running; wait for their end, or `warprun cancel s`" in line
+    assert "3 jobs of this sweep are still queued or running; wait for the end, or `warprun cancel s`" in line
     engine.size = 2
     assert cli.run(SUBMIT) == 2, "also a command that would wait"
     engine.frozen = False
     while engine.queue:
-        Queue.alive(engine(), [])
+        train_next(engine)
     assert cli.run(SUBMIT) == 0 and "3 of 3 jobs finished" in capsys.readouterr().out
 
 
@@ -106,7 +108,7 @@ def test_a_queue_that_is_full(engine, capsys):
     assert "the queue takes no more: 1 jobs are left for the same command later" in capsys.readouterr().err
     engine.size = 3
     while engine.queue:
-        Queue.alive(engine(), [])
+        train_next(engine)
     assert cli.run(["-m", "seed=range(5,15)", "sweep_dir=t", "launcher=psij"]) == 0, "a command that waits fills it again and again"
     assert "10 of 10 jobs finished" in capsys.readouterr().out
     engine.room = 0
@@ -121,9 +123,9 @@ def test_a_sweep_goes_on_when_the_queue_is_full_of_the_jobs_of_others(tmp_path, 
     monkeypatch.setattr(launchers, "RETRY_S", 0.01)
     found = plan.planned(tmp_path / "s", [["seed=5"], ["seed=6"]])
     plan.claimed(found, tmp_path).release()
-    one = engine()
-    one.config, one.size = compose_launch(["launcher=psij"]).launcher, 1
-    running = Running(one, found.folder)
+    one = engine(compose_launch(["launcher=psij"]).launcher, found, False)
+    one.size = 1
+    running = Running(one)
     running.start(found.jobs[0])
     one.room = 0
     assert running.ended(0.0) == found.jobs[:1]
@@ -164,7 +166,7 @@ def test_jobs_on_this_machine_are_asked_to_save_a_checkpoint(tmp_path, engine):
     plan.claimed(found, tmp_path).release()
     child = subprocess.Popen([sys.executable, "-c", HOLDS, str(found.jobs[0].folder)], stdout=subprocess.PIPE)
     assert child.stdout.readline()
-    one = engine()
+    one = engine(compose_launch(["launcher=psij"]).launcher, found, False)
     one.queue |= {f"id{job.number}": job for job in found.jobs}
     launchers.end(one, dict(one.queue), signal.SIGUSR1)
     assert child.wait(60) == -signal.SIGUSR1 and one.cancelled == ["id1"]
@@ -186,9 +188,9 @@ time.sleep(600)
 def test_after_a_signal_no_job_starts_and_those_that_run_are_cancelled(engine, tmp_path):
     found = plan.planned(tmp_path / "s", [[f"seed={n}"] for n in range(5, 9)])
     plan.claimed(found, tmp_path).release()
-    one = engine()
-    one.config, one.size, one.room, one.frozen = compose_launch(["launcher=psij"]).launcher, 4, 2, True
-    running = Running(one, found.folder)
+    one = engine(compose_launch(["launcher=psij"]).launcher, found, False)
+    one.size, one.room, one.frozen = 4, 2, True
+    running = Running(one)
     for job in found.jobs[:3]:
         running.start(job)
     assert running.jobs == found.jobs[:3], "the third waits for room"

@@ -67,8 +67,8 @@ def made(tmp_path):
 def until(pool: Pool, *jobs: plan.Job) -> list[plan.Job]:
     """Wait until one of these jobs has ended, and return those that have."""
     limit = time.monotonic() + 60
-    while len(alive := pool.alive([str(job.number) for job in jobs], 0.01)) == len(jobs) and time.monotonic() < limit:
-        pass
+    while len(alive := pool.alive([str(job.number) for job in jobs])) == len(jobs) and time.monotonic() < limit:
+        pool.wait(0.01)
     return [job for job in jobs if str(job.number) not in alive]
 
 

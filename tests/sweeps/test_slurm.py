@@ -17,6 +17,7 @@ SCRIPTS = Path(str(files("warprun"))) / "slurm"
 PROGRAMS = {
     "sbatch": 'echo "$@" >> ../asked; echo "17;cluster"',
     "squeue": "cat ../queued",
+    "scancel": 'echo "$@" > ../cancelled',
     "srun": 'echo "srun $@"',
     "warprun": 'echo "$@"',
     "mpiexec": 'echo -n "mpiexec $1 $2 "; shift 2; "$@"',
@@ -49,7 +50,7 @@ def test_one_array_is_submitted(cluster, capsys, monkeypatch):
     setup = "launcher.setup=['echo set up']"
     assert cli.run([*settings, "launcher.array_limit=2", "launcher.options=['--qos=long']", setup]) == 0
     told = capsys.readouterr().out
-    assert "submitted job array 17: 4 tasks" in told and "warprun status s" in told
+    assert "submitted 4 jobs (17_0 to 17_3)" in told and "warprun status s" in told
     script = cluster / "work" / "s" / "slurm" / "array.sbatch"
     assert (cluster / "asked").read_text() == f"--parsable {os.path.join('s', 'slurm', 'array.sbatch')}\n"
     text = script.read_text()
@@ -137,7 +138,10 @@ def test_only_what_is_not_done_is_submitted_again(cluster, capsys):
         rundir.write_status(folder, {"state": "finished"})
     (cluster / "queued").write_text("17_1 R\n")
     assert cli.run(["-m", "sweep_dir=s", "launcher=slurm"]) == 2
-    assert "job array 17 of this sweep is still queued or running" in capsys.readouterr().err
+    assert "1 job of this sweep is still queued or running" in capsys.readouterr().err
+    assert cli.run(["cancel", "s"]) == 0 and (cluster / "cancelled").read_text() == "17_[1]\n"
+    (cluster / "queued").write_text("17_1 R\n17_2 PD\n17_3 PD\n")
+    assert cli.run(["cancel", "s"]) == 0 and (cluster / "cancelled").read_text() == "17_[1-3]\n"
     (cluster / "queued").write_text("")
     assert cli.run(["-m", "sweep_dir=s", "launcher=slurm"]) == 0
     assert "#SBATCH --array=1,3\n" in (cluster / "work" / "s" / "slurm" / "array.sbatch").read_text()

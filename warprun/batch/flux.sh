@@ -14,7 +14,7 @@
 #flux: --time-limit=4h
 #flux: --output=flux-warprun-{{id}}.out
 set -e
-job="" threads="" nodes=1 first=localhost one=() on_each_node=() all_ranks=(mpiexec -n "${RANKS:-4}")
+job="" threads=""
 if id=$(flux getattr jobid 2> /dev/null); then # threads are as many as the cores that Flux binds a process to
     job="flux-$(flux job id --to=dec "$id")"
     nodes=$(flux resource list -s up -no '{nnodes}') first=$(flux hostlist --nth=0 local)

@@ -23,11 +23,6 @@ set -e
 cd "${LS_SUBCWD:-.}"
 job="${LSB_JOBID:+lsf-$LSB_JOBID}"
 threads="${LSB_DJOB_NUMPROC:-}"
-ranks=1 nodes=1 first=localhost
-if [[ -r "${LSB_DJOB_HOSTFILE:-}" ]]; then # a line for each rank
-    ranks=$(wc -l < "$LSB_DJOB_HOSTFILE") nodes=$(sort -u "$LSB_DJOB_HOSTFILE" | wc -l) first=$(head -n 1 "$LSB_DJOB_HOSTFILE")
-fi
+hosts="${LSB_DJOB_HOSTFILE:-}"
 on_each_node=(blaunch)
-one=()
-all_ranks=(mpiexec -n "${RANKS:-$ranks}")
 

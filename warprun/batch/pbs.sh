@@ -21,11 +21,5 @@ set -e
 cd "${PBS_O_WORKDIR:-.}"
 job="${PBS_JOBID:+pbs-${PBS_JOBID%%.*}}"
 threads="${NCPUS:-}"
-ranks=1 nodes=1 first=localhost
-if [[ -r "${PBS_NODEFILE:-}" ]]; then # a line for each rank
-    ranks=$(wc -l < "$PBS_NODEFILE") nodes=$(sort -u "$PBS_NODEFILE" | wc -l) first=$(head -n 1 "$PBS_NODEFILE")
-fi
-on_each_node=(mpiexec -n "$nodes")
-one=()
-all_ranks=(mpiexec -n "${RANKS:-$ranks}")
+hosts="${PBS_NODEFILE:-}"
 

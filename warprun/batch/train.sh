@@ -9,6 +9,13 @@ read -ra settings <<< "${WARPRUN_SETTINGS:-}"
 settings+=("$@")
 given=" ${settings[*]-} "
 
+if [[ -r "${hosts:-}" ]]; then # a line for each rank
+    nodes=$(sort -u "$hosts" | wc -l) first=$(head -n 1 "$hosts") ranks=$(wc -l < "$hosts")
+fi
+[[ -v nodes ]] || nodes=1 first=localhost
+[[ -v on_each_node ]] || on_each_node=(mpiexec -n "$nodes")
+[[ -v all_ranks ]] || all_ranks=(mpiexec -n "${RANKS:-${ranks:-4}}")
+
 own=() stop=() launch=()
 [[ "$given" == *" resume="* || -z "$job" ]] || own+=("resume=auto")
 [[ "$given" == *" resume="* || "$given" == *" run_dir="* || -z "$job" ]] || own+=("run_dir=outputs/$job")

@@ -12,7 +12,7 @@ from rich.live import Live
 
 from warprun.cli.process import DONE, FAILED
 from warprun.cli.settings import one_run, read_settings
-from warprun.errors import UserError, printable
+from warprun.errors import UserError, counted, printable
 from warprun.runs import rundir, signals
 from warprun.runs.records.terminal import table_console
 from warprun.sweeps import launcher as launchers
@@ -78,7 +78,7 @@ def cancel(arguments: Sequence[str]) -> int:
         raise UserError(f"no job of {printable(found.folder)} is queued or running by itself; Ctrl-C ends those that a command waits for")
     jobs = {id: found.jobs[number] for number, id in ids.items() if id in alive}
     launchers.end(launcher, jobs, signal.SIGTERM)
-    print(f"cancelled {launcher.told([id for id in ids.values() if id in alive], found.folder)[0]}")
+    print(f"cancelled {counted(len(jobs), 'job')}")
     return DONE
 
 

@@ -145,7 +145,7 @@ def run_here(board: Board, todo: Sequence[Job], launcher: Launcher) -> int:
     """Train jobs and wait for them; print their table and what to do next; return the exit code."""
     print(launcher.describe(), flush=True)
     try:
-        view.run(board, todo, Running(launcher, board.plan.folder))
+        view.run(board, todo, Running(launcher))
     except KeyboardInterrupt:
         close(board)
         print(f"continue: {program()} -m sweep_dir={typed(board.plan.folder)}", flush=True)
@@ -188,9 +188,10 @@ def _return(board: Board, job: Job) -> float:
 def _submit(found: Plan, todo: Sequence[Job], launcher: Launcher) -> int:
     """Submit jobs, print what follows, and return the exit code. Raises UserError if none can be submitted."""
     ids = launcher.submit(todo)
-    launchers.note(launcher, found.folder, {job.number: id for job, id in zip(todo, ids, strict=False)})
-    what, how = launcher.told(ids, found.folder)
-    print(f"submitted {what}\n  {program()} status {typed(found.folder)}\n  {how}", flush=True)
+    launchers.note(launcher, {job.number: id for job, id in zip(todo, ids, strict=False)})
+    named = " to ".join(dict.fromkeys((ids[0], ids[-1])))
+    print(f"submitted {counted(len(ids), 'job')} ({named})", flush=True)
+    print(*(f"  {program()} {verb} {typed(found.folder)}" for verb in ("status", "cancel")), sep="\n", flush=True)
     if len(ids) < len(todo):
         print(f"the queue takes no more: {len(todo) - len(ids):,} jobs are left for the same command later", file=sys.stderr)
     return DONE if len(ids) == len(todo) else FAILED
@@ -292,7 +293,7 @@ def tune(arguments: Sequence[str]) -> int:
             launchers.require_ended(found, launch.trust)
         print(f"{printable(found.folder, 1000)}: {work}, {launcher.describe()}", flush=True)
         try:
-            studies.run(study, board, Running(launcher, found.folder), settings.minutes or math.inf)
+            studies.run(study, board, Running(launcher), settings.minutes or math.inf)
         finally:
             launcher.close()
             board.refresh()

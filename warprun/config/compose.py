@@ -110,7 +110,7 @@ def register(overrides: Sequence[str]) -> None:
 class Schema(ConfigNode):
     """A schema that is made when a config names it, and Hydra copies it: a command needs few of them, and each takes milliseconds."""
 
-    def __init__(self, name: str, settings: type) -> None:
+    def __init__(self, name: str, settings: object) -> None:
         super().__init__(name, OmegaConf.create(), None, None, None)
         self.settings = settings
 
@@ -126,9 +126,12 @@ class Schema(ConfigNode):
         return self  # Hydra copies its whole store for each config, which it never changes
 
 
-def store(name: str, section: str, settings: type) -> None:
-    """Give Hydra a schema for a section, "" for the whole config, that config files can name. A second call changes nothing."""
-    know(section, settings)
+def store(name: str, section: str, settings: object) -> None:
+    """Give Hydra a schema for a section, "" for the whole config, that config files can name. A second call changes nothing.
+
+    `settings` is a dataclass, or one with its defaults.
+    """
+    know(section, settings if isinstance(settings, type) else type(settings))
     ConfigStore.instance().repo.setdefault(f"{name}.yaml", Schema(f"{name}.yaml", settings))
 
 

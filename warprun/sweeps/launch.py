@@ -33,6 +33,11 @@ class LauncherConfig:
     name: str = MISSING
     """Name of the launcher."""
 
+    @property
+    def at_a_time(self) -> int | None:
+        """Jobs that it has at a time, while the command waits for them; None: it takes all at once, and the command returns."""
+        return None
+
 
 @dataclass
 class LocalConfig(LauncherConfig):
@@ -69,29 +74,11 @@ class SlurmConfig(LauncherConfig):
 
 
 @dataclass
-class SubmititConfig(LauncherConfig):
-    name: str = "submitit"
-    """Jobs by submitit, on SLURM or as processes of this machine."""
-    executor: str = "local"
-    """Where jobs run: local, processes of this machine, or slurm."""
-    workers: int | None = None
-    """Jobs at a time, for which the command waits; null: 1 with executor=local, else all at once, and the command returns."""
-    minutes: float = 240.0
-    """Time limit of a job. One that takes longer is queued again by submitit and continues from its checkpoint."""
-    cpus: int = 1
-    """Cores of a job."""
-    gpus: int = 0
-    """GPUs of a job."""
-    options: dict[str, int | float | str] = field(default_factory=dict)
-    """Further parameters of submitit, such as {slurm_partition: gpu, mem_gb: 16}."""
+class BatchConfig(LauncherConfig):
+    """Settings of submitit and of PSI/J, which both know batch systems, and processes of this machine."""
 
-
-@dataclass
-class PsijConfig(LauncherConfig):
-    name: str = "psij"
-    """Jobs by PSI/J, each a job of a batch system, or a process of this machine."""
     executor: str = "local"
-    """Executor of PSI/J: local, slurm, pbs, pbs_classic, lsf, cobalt or flux."""
+    """Where jobs run: local, processes of this machine; slurm; with psij also pbs, pbs_classic, lsf, cobalt and flux."""
     workers: int | None = None
     """Jobs at a time, for which the command waits; null: 1 with executor=local, else all at once, and the command returns."""
     queue: str | None = None
@@ -99,13 +86,23 @@ class PsijConfig(LauncherConfig):
     account: str | None = None
     """Account, or project, that is charged; null: that of the user."""
     minutes: float = 240.0
-    """Time limit of a job. The same command later continues one that took longer."""
+    """Time limit of a job. One that takes longer continues from its checkpoint: submitit queues it again, psij with the same command."""
     cpus: int = 1
     """Cores of a job."""
     gpus: int = 0
     """GPUs of a job."""
     options: dict[str, int | float | str] = field(default_factory=dict)
-    """Further options of the batch system, such as {pbs.k: oe}, with its name before each."""
+    """Further parameters of submitit, such as {mem_gb: 16}; with psij of the batch system, with its name before each: {pbs.k: oe}."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether jobs are processes of this machine."""
+        return self.executor == "local"
+
+    @property
+    def at_a_time(self) -> int | None:
+        """Jobs for which the command waits; None: all at once."""
+        return self.workers or (1 if self.is_local else None)
 
 
 @dataclass
@@ -167,13 +164,14 @@ class LaunchConfig:
     """The study of `warprun tune`."""
 
 
-LAUNCHERS: dict[str, type[LauncherConfig]] = {
-    "local": LocalConfig,
-    "slurm": SlurmConfig,
-    "submitit": SubmititConfig,
-    "psij": PsijConfig,
-    "ray": RayConfig,
+LAUNCHERS: dict[str, LauncherConfig] = {
+    "local": LocalConfig(),
+    "slurm": SlurmConfig(),
+    "submitit": BatchConfig("submitit"),
+    "psij": BatchConfig("psij"),
+    "ray": RayConfig(),
 }
+"""Name of a launcher -> its settings by default."""
 TRUST = "trust"
 KEYS = ("launcher", "population", "sweep_dir", "sweep", "tune")
 """First parts of the keys of these settings."""
@@ -194,8 +192,8 @@ def compose_launch(overrides: Sequence[str]) -> LaunchConfig:
     """Compose the settings of a sweep and check them. Raises UserError."""
     register([])
     store("sweep_schema", "", LaunchConfig)
-    for name, schema in LAUNCHERS.items():
-        store(f"{name}_schema", "launcher", schema)
+    for name, defaults in LAUNCHERS.items():
+        store(f"{name}_schema", "launcher", defaults)
     with explained(), hydra.initialize_config_module(CONF, **VERSION_BASE):
         composed = OmegaConf.to_object(hydra.compose(PRIMARY, read(overrides)))
     assert isinstance(composed, LaunchConfig)
@@ -205,17 +203,17 @@ def compose_launch(overrides: Sequence[str]) -> LaunchConfig:
 
 def _check(config: LaunchConfig) -> None:
     launcher, tune = config.launcher, config.tune
-    require(type(launcher) in LAUNCHERS.values(), "launcher: its file must begin with a schema, such as /slurm_schema@_here_")
+    require(isinstance(launcher, LauncherConfig), "launcher: its file must begin with a schema, such as /slurm_schema@_here_")
     require(config.sweep_dir is None or bool(config.sweep_dir.strip()), "sweep_dir must be the path of a folder")
-    if isinstance(launcher, LocalConfig | SubmititConfig | PsijConfig):
+    if isinstance(launcher, LocalConfig | BatchConfig):
         check_range("launcher.workers", launcher.workers, 1, MOST_WORKERS, f"{MOST_WORKERS:,}")
-    if isinstance(launcher, SubmititConfig | PsijConfig | RayConfig):
+    if isinstance(launcher, BatchConfig | RayConfig):
         check_range("launcher.cpus", launcher.cpus, 1, 4096, "4,096")
         require(0 <= launcher.gpus <= 64, f"launcher.gpus={launcher.gpus:g} must be from 0 to 64")
-    if isinstance(launcher, SubmititConfig):
-        check_one_of("launcher.executor", launcher.executor, ("local", "slurm"))
-    if isinstance(launcher, SubmititConfig | PsijConfig):
+    if isinstance(launcher, BatchConfig):
         require(1 <= launcher.minutes <= 525_600, f"launcher.minutes={launcher.minutes:g} must be from 1 to 525,600, a year")
+    if launcher.name == "submitit":
+        check_one_of("launcher.executor", launcher.executor, ("local", "slurm"))
     if isinstance(launcher, SlurmConfig):
         _check_slurm(launcher)
     check_range("population", config.population, 1, 1_000_000, "1,000,000")

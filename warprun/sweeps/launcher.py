@@ -8,11 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -22,8 +23,6 @@ from warprun.runs import rundir
 from warprun.sweeps.launch import LAUNCHERS, LauncherConfig
 from warprun.sweeps.plan import Job, Plan
 
-CLASSES = {"slurm": "Slurm", "submitit": "Submitit", "psij": "Psij", "ray": "Ray"}
-"""Name of a launcher -> its class, in the module of that name. `local`, which trains in processes of the command, is made by it."""
 SUBMITTED = "submitted.json"
 """The jobs that were submitted last: file in the folder NAME of the sweep."""
 RETRY_S = 1.0
@@ -33,73 +32,68 @@ RETRY_S = 1.0
 class Launcher(ABC):
     """Carries jobs. It knows each by an id, a text of its own, and keeps nothing else of them."""
 
-    outlasts: bool = True
+    outlasts = True
     """Whether its jobs go on when the command ends; then its settings are `config`."""
-    config: LauncherConfig
+    size: int | None
+    """Jobs that it has at a time, while the command waits for them; None: it takes all at once, and the command returns."""
 
-    @property
-    def size(self) -> int | None:
-        """Jobs that it has at a time, while the command waits for them; None: it takes all at once, and the command returns."""
-        return None
+    def __init__(self, config: LauncherConfig, plan: Plan, trust: bool) -> None:
+        """Carry jobs of a plan; `trust`: they can run code that no command of this user planned. May raise UserError."""
+        self.config, self.plan, self.trust, self.size = config, plan, trust, config.at_a_time
 
     @abstractmethod
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         """Take jobs, and return an id for each; fewer if there is no room for all. Raises UserError, and then has taken none."""
 
     @abstractmethod
-    def alive(self, ids: Sequence[str], within_s: float = 0.0) -> set[str]:
-        """Return which are queued or running, when one of them has ended or after `within_s` seconds. Raises UserError."""
+    def alive(self, ids: Sequence[str]) -> set[str]:
+        """Return which of some jobs are queued or running. Raises UserError."""
 
     @abstractmethod
     def cancel(self, ids: Sequence[str], number: int = signal.SIGTERM) -> None:
         """End jobs, as by the signal `number` if that can be sent; those that save no checkpoint then go on from their last one."""
 
+    def wait(self, within_s: float) -> None:
+        """Wait until a job may have ended, about `within_s` seconds."""
+        time.sleep(within_s)
+
     def describe(self) -> str:
         """Return one line that says where jobs run."""
         return f"at most {counted(self.size or 0, 'job')} at a time"
 
-    def told(self, ids: Sequence[str], folder: Path) -> tuple[str, str]:
-        """Return what these jobs of a sweep are, and the command that cancels them."""
-        return counted(len(ids), "job"), f"{program()} cancel {typed(folder)}"
-
     def close(self) -> None:  # noqa: B027
         """Release what it holds; none of its jobs is alive, or all go on without it."""
 
+    def command(self, job: Job, threads: int) -> list[str]:
+        """Return the command that trains a job, wherever it is called; a plan that could not be sealed is one of this user."""
+        words = [sys.executable, "-m", "warprun", "job", str(self.plan.folder.absolute()), str(job.number), f"threads={threads}"]
+        return [*words, "trust=true"] if self.trust or not self.plan.seal else words
+
 
 def made(config: LauncherConfig, plan: Plan, trust: bool) -> Launcher:
-    """Return the launcher of a plan; `trust`: its jobs can run code that no command of this user planned. Raises UserError."""
+    """Return the launcher of a plan, the class in the module of its name; `local` is made by the command. Raises UserError."""
     try:
-        launcher: Launcher = getattr(import_module(f"warprun.sweeps.{config.name}"), CLASSES[config.name])(config, plan, trust)
+        launcher: Launcher = getattr(import_module(f"warprun.sweeps.{config.name}"), config.name.capitalize())(config, plan, trust)
     except ImportError as error:
         need = f"pip install 'warprun[{config.name}]'"
         raise UserError(f"launcher={config.name} needs a package that is not here ({one_line(error)}): {need}") from None
-    launcher.config = config
     return launcher
 
 
-def command(plan: Plan, number: int, threads: int, trust: bool) -> list[str]:
-    """Return the command that trains a job, wherever it is called; a plan that could not be sealed is one of this user."""
-    trusted = ["trust=true"] if trust or not plan.seal else []
-    return [sys.executable, "-m", "warprun", "job", str(plan.folder.absolute()), str(number), f"threads={threads}", *trusted]
-
-
 def submitted(folder: Path) -> tuple[LauncherConfig, dict[int, str]] | None:
-    """Return the settings of the launcher that jobs of a sweep were submitted to last, and their ids; None if there is none.
-
-    Raises UserError for a file that is no JSON.
-    """
+    """Return the settings of the launcher that jobs of a sweep were submitted to last, and their ids; None if there is none."""
     files = sorted(folder.glob(f"*/{SUBMITTED}"), key=lambda file: file.stat().st_mtime)
     with suppress(IndexError, AttributeError, KeyError, TypeError, ValueError):
         found = dict(read_json(files[-1]))  # type: ignore[call-overload]
-        schema = LAUNCHERS[files[-1].parent.name]
         ids = found["jobs"] if "jobs" in found else {"0": str(found["job"])}  # `job`: one array, by an older version
-        return schema(**found.get("launcher", {})), {int(number): str(id) for number, id in ids.items()}
+        config = replace(LAUNCHERS[files[-1].parent.name], **found.get("launcher", {}))
+        return config, {int(number): str(id) for number, id in ids.items()}
     return None
 
 
-def note(launcher: Launcher, folder: Path, ids: Mapping[int, str]) -> None:
+def note(launcher: Launcher, ids: Mapping[int, str]) -> None:
     """Write which jobs a launcher has."""
-    file = folder / launcher.config.name / SUBMITTED
+    file = launcher.plan.folder / launcher.config.name / SUBMITTED
     file.parent.mkdir(exist_ok=True)
     write_atomic(file, json.dumps({"launcher": asdict(launcher.config), "jobs": ids}).encode() + b"\n")
 
@@ -109,13 +103,11 @@ def require_ended(plan: Plan, trust: bool) -> None:
     former = submitted(plan.folder)
     if former and former[1]:
         launcher = made(former[0], plan, trust)
-        alive = launcher.alive(list(former[1].values()))
+        alive = len(launcher.alive(list(former[1].values())))
         launcher.close()
         if alive:
-            what, how = launcher.told(sorted(alive), plan.folder)
-            what = what.partition(":")[0]
-            are, their = ("are", "their") if what.endswith("s") else ("is", "its")
-            raise UserError(f"{what} of this sweep {are} still queued or running; wait for {their} end, or `{how}`")
+            are = f"{alive:,} jobs of this sweep are" if alive > 1 else "1 job of this sweep is"
+            raise UserError(f"{are} still queued or running; wait for the end, or `{program()} cancel {typed(plan.folder)}`")
 
 
 def processes(folder: Path, ids: Sequence[str]) -> set[str]:
@@ -125,22 +117,18 @@ def processes(folder: Path, ids: Sequence[str]) -> set[str]:
 
 def _command_line(process: str) -> bytes:
     """Return what a process was called with; empty if there is none. Containers often have no `ps`, and macOS has no /proc."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            return Path("/proc", process, "cmdline").read_bytes()
-        return b""
-    return subprocess.run(["ps", "-ww", "-o", "args=", "-p", process], capture_output=True).stdout
+    if sys.platform != "linux":
+        return subprocess.run(["ps", "-ww", "-o", "args=", "-p", process], capture_output=True).stdout
+    with suppress(OSError):
+        return Path("/proc", process, "cmdline").read_bytes()
+    return b""
 
 
-def ask(job: Job, number: int) -> bool:
-    """Send a signal to the process of a job, and return True, if it runs on this machine."""
-    status = rundir.read_status(job.folder)
-    pid = status.get("pid")
-    if status.get("state") != "running" or status.get("host") != socket.gethostname() or type(pid) is not int:
-        return False
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-    return True
+def interrupt(folder: Path, ids: Sequence[str]) -> None:
+    """Send SIGINT to processes of this machine that run a command with the path of a sweep folder in it."""
+    for id in processes(folder, ids):
+        with suppress(ProcessLookupError):
+            os.kill(int(id), signal.SIGINT)
 
 
 def write_end(job: Job, why: str, **more: object) -> None:
@@ -155,8 +143,8 @@ def write_end(job: Job, why: str, **more: object) -> None:
 class Running:
     """The jobs that a command has started with a launcher and waits for."""
 
-    def __init__(self, launcher: Launcher, folder: Path) -> None:
-        self._launcher, self._folder = launcher, folder
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
         self._waiting: deque[Job] = deque()
         self._taken: dict[str, Job] = {}
         self._begun = self._stopped = False
@@ -185,18 +173,18 @@ class Running:
                     raise
                 return  # a queue is full until a job has ended
             self._begun = True
-            job = self._waiting.popleft()
-            self._taken |= dict.fromkeys(ids, job)
+            self._taken |= dict.fromkeys(ids, self._waiting.popleft())
             self._note()
 
     def ended(self, within_s: float) -> list[Job]:
         """Return the jobs that have ended since the last call, at once or after `within_s` seconds."""
-        alive = self._launcher.alive(list(self._taken), within_s if self._taken else RETRY_S)
+        self._launcher.wait(within_s if self._taken else RETRY_S)
+        alive = self._launcher.alive(list(self._taken)) if self._taken else set()
         gone = {id: job for id, job in self._taken.items() if id not in alive}
         for id, job in gone.items():
             del self._taken[id]
             if self._launcher.outlasts and not self._stopped:
-                where = printable(self._folder / self._launcher.config.name)
+                where = printable(self._launcher.plan.folder / self._launcher.config.name)
                 write_end(job, f"its process ended without a word; see {where}")
         if gone or not self._taken:
             self._note()
@@ -207,16 +195,26 @@ class Running:
         """Let running jobs, or only some, save a checkpoint and end, as by the signal `number`."""
         self._stopped = self._stopped or jobs is None
         self._waiting = deque(job for job in self._waiting if jobs is not None and job not in jobs)
-        wanted = {id: job for id, job in self._taken.items() if jobs is None or job in jobs}
-        end(self._launcher, wanted, number)
+        end(self._launcher, {id: job for id, job in self._taken.items() if jobs is None or job in jobs}, number)
 
     def _note(self) -> None:
         if self._launcher.outlasts:
-            note(self._launcher, self._folder, {job.number: id for id, job in self._taken.items()})
+            note(self._launcher, {job.number: id for id, job in self._taken.items()})
 
 
 def end(launcher: Launcher, jobs: Mapping[str, Job], number: int) -> None:
     """End jobs, id -> job: those on this machine by a signal, so that they save a checkpoint, others as their launcher can."""
-    others = [id for id, job in jobs.items() if not (launcher.outlasts and ask(job, number))]
+    others = [id for id, job in jobs.items() if not (launcher.outlasts and _ask(job, number))]
     if others:
         launcher.cancel(others, number)
+
+
+def _ask(job: Job, number: int) -> bool:
+    """Send a signal to the process of a job, and return True, if it runs on this machine."""
+    status = rundir.read_status(job.folder)
+    pid = status.get("pid")
+    if status.get("state") != "running" or status.get("host") != socket.gethostname() or type(pid) is not int:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+    return True

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from warprun.config.memory_estimate import size_text
 from warprun.errors import counted
@@ -58,7 +59,7 @@ class _Worker:
 
     process: BaseProcess
     jobs: Connection
-    """Takes the number of a job, and gives the exit code of one that has ended well."""
+    """Takes the number of a job, and gives it back when that has ended well."""
     orders: Connection
     """Takes the number of a signal."""
 
@@ -73,34 +74,19 @@ class _Slot:
     worker: _Worker | None = None
 
 
-@dataclass(frozen=True)
-class Shared:
-    """How jobs share GPUs."""
+def shared(gpus: Sequence[str], wanted: int, needed: int) -> tuple[list[str], str]:
+    """Deal out `wanted` jobs, which take up to `needed` bytes each, to GPUs in turn: at least one, and as many as free memory has room for.
 
-    places: list[str]
-    """The GPU of each job that runs at a time."""
-    wanted: int
-    """Jobs that were to run at a time."""
-    needed: int
-    """Bytes of a GPU that a job takes at most."""
-    free: dict[str, int | None]
-    """GPU -> bytes that are free; None if it does not tell."""
-
-    @staticmethod
-    def of(gpus: Sequence[str], wanted: int, needs: Callable[[], int]) -> Shared:
-        """Deal out `wanted` jobs to GPUs in turn, to each at least one and no more than its free memory has room for."""
-        needed, free = needs(), {gpu: free_cuda_memory(number) for number, gpu in enumerate(gpus)}
-        room = {gpu: wanted if size is None or not needed else max(1, size // needed) for gpu, size in free.items()}
-        places = [gpu for turn in range(wanted) for gpu in gpus if turn < room[gpu]]
-        return Shared(places[:wanted], wanted, needed, free)
-
-    def __str__(self) -> str:
-        """Return how many jobs each GPU has at a time, and by which memory."""
-        counts = ", ".join(f"{self.places.count(gpu)} on GPU {gpu}" for gpu in self.free if gpu in self.places)
-        told = [f"GPU {gpu} {size_text(size)}" for gpu, size in self.free.items() if size is not None]
-        memory = f" (each needs up to {size_text(self.needed)}; free: {', '.join(told)})" if self.needed and told else ""
-        less = f"; {self.wanted} do not fit" if len(self.places) < self.wanted else ""
-        return f"{counts} at a time{memory}{less}"
+    Returns the GPU of each job that runs at a time, and this in words.
+    """
+    free = {gpu: free_cuda_memory(number) for number, gpu in enumerate(gpus)}
+    room = {gpu: wanted if size is None or not needed else max(1, size // needed) for gpu, size in free.items()}
+    places = [gpu for turn in range(wanted) for gpu in gpus if turn < room[gpu]][:wanted]
+    counts = ", ".join(f"{places.count(gpu)} on GPU {gpu}" for gpu in gpus if gpu in places)
+    told = [f"GPU {gpu} {size_text(size)}" for gpu, size in free.items() if size is not None]
+    memory = f" (each needs up to {size_text(needed)}; free: {', '.join(told)})" if needed and told else ""
+    less = f"; {wanted} do not fit" if len(places) < wanted else ""
+    return places, f"{counts} at a time{memory}{less}"
 
 
 class Pool(Launcher):
@@ -114,13 +100,7 @@ class Pool(Launcher):
     outlasts = False
 
     def __init__(
-        self,
-        folder: os.PathLike[str],
-        workers: int | None,
-        devices: set[str],
-        train: Train,
-        needs: Callable[[], int],
-        on_cpu: int = 1,
+        self, folder: Path, workers: int | None, devices: set[str], train: Train, needs: Callable[[], int], on_cpu: int = 1
     ) -> None:
         """Share cores and GPUs.
 
@@ -129,30 +109,24 @@ class Pool(Launcher):
         """
         gpus = usable_gpus() if devices & {"auto", "cuda"} else []
         count = workers or len(gpus) or on_cpu
-        self._folder = os.path.abspath(folder)
-        self._train = train
-        self._shared = Shared.of(gpus, count, needs) if gpus and count > len(gpus) else None
-        """How jobs share GPUs; None: none do."""
-        places: Sequence[str | None] = self._shared.places if self._shared else gpus[:count] or [None] * count
+        self._folder, self._train = str(folder.absolute()), train
+        places: Sequence[str | None] = gpus[:count] or [None] * count
+        self._on_gpus = f"GPUs {', '.join(gpus[:count])} in turn" if gpus else ""
+        if gpus and count > len(gpus):
+            places, self._on_gpus = shared(gpus, count, needs())
         self._slots = [_Slot(cores, gpu) for gpu, cores in zip(places, share_cores(len(places)), strict=True)]
+        self.size = len(places)
         self._keeps_workers = "cudasim" not in devices  # Numba reads at its import whether to simulate CUDA
         if self._keeps_workers:
             CONTEXT.set_forkserver_preload([PRELOADED])
 
-    @property
-    def size(self) -> int:
-        """The number of jobs at a time."""
-        return len(self._slots)
-
     def describe(self) -> str:
         """Return one line that says how cores and GPUs are shared."""
-        gpus = [slot.gpu for slot in self._slots if slot.gpu is not None]
         cores = sorted({len(slot.cores) for slot in self._slots if slot.cores})
         most = counted(cores[-1], "core") if cores else "all cores"
         shares = most if len(cores) < 2 else f"{cores[0]}-{most}"
-        each = "" if self.size == 1 else " each"
-        on_gpus = str(self._shared) if self._shared else f"GPUs {', '.join(gpus)} in turn" if gpus else ""
-        return ", ".join(filter(None, (f"{counted(self.size, 'worker')} with {shares}{each}", on_gpus)))
+        each = "" if len(self._slots) == 1 else " each"
+        return ", ".join(filter(None, (f"{counted(len(self._slots), 'worker')} with {shares}{each}", self._on_gpus)))
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         """Train jobs in free slots; there are enough."""
@@ -161,21 +135,18 @@ class Pool(Launcher):
     def _start(self, job: Job) -> bool:
         """Train a job in a free slot; return False if a signal has ended the server that forks workers."""
         slot = next(slot for slot in self._slots if slot.job is None)
-        slot.job = job
-        if slot.worker is not None:
-            with suppress(OSError):  # it was killed while it waited
-                slot.worker.jobs.send(job.number)
-                return True
+        if slot.worker and slot.worker.process.exitcode is not None:  # it was killed while it waited
             _end(slot)
         try:
-            slot.worker = self._hired(slot)
-            slot.worker.jobs.send(job.number)
-            return True
+            slot.worker = slot.worker or self._hired(slot)
         except EOFError:
             if signals.requests.number is None:
                 raise
-            slot.job = None
             return False
+        slot.job = job
+        with suppress(OSError):  # it is killed just now, so its job fails
+            slot.worker.jobs.send(job.number)
+        return True
 
     def _hired(self, slot: _Slot) -> _Worker:
         """Return a new worker for a slot."""
@@ -188,20 +159,25 @@ class Pool(Launcher):
         its_orders.close()
         return _Worker(process, jobs, orders)
 
-    def alive(self, ids: Sequence[str], within_s: float = 0.0) -> set[str]:
-        """Return which jobs have not ended. One that could not write its own end has failed."""
+    def wait(self, within_s: float) -> None:
+        """Wait until a job has ended, but no longer than `within_s` seconds."""
         workers = [slot.worker for slot in self._slots if slot.worker and slot.job]
         wait([*(worker.jobs for worker in workers), *(worker.process.sentinel for worker in workers)], within_s)
+
+    def alive(self, ids: Sequence[str]) -> set[str]:
+        """Return which jobs have not ended. One that could not write its own end has failed."""
         for slot in self._slots:
             if slot.job is None or slot.worker is None:
                 continue
-            if _has_answered(slot.worker):
+            code, well = slot.worker.process.exitcode, False
+            with suppress(EOFError, OSError):  # the worker is gone
+                well = slot.worker.jobs.poll() and slot.worker.jobs.recv() == slot.job.number
+            if code is not None and not well and (code or rundir.read_status(slot.job.folder)):  # else a signal came before it began
+                why = f"its process ended with code {code}; see {slot.job.log}"
+                write_end(slot.job, why if code >= 0 else f"killed by {signal.Signals(-code).name}", exit_code=code)
+            if code is not None or well:
                 slot.job = None
-                if not self._keeps_workers:
-                    _end(slot)
-            elif slot.worker.process.exitcode is not None:
-                _write_end(slot.job, slot.worker.process.exitcode)
-                slot.job = None
+            if code is not None or not (slot.job or self._keeps_workers):
                 _end(slot)
         return {str(slot.job.number) for slot in self._slots if slot.job}
 
@@ -216,17 +192,6 @@ class Pool(Launcher):
         """End the workers; none has a job."""
         for slot in self._slots:
             _end(slot)
-
-
-def _has_answered(worker: _Worker) -> bool:
-    """Return whether the job of a worker has ended well."""
-    try:
-        if not worker.jobs.poll():
-            return False
-        worker.jobs.recv()
-    except (EOFError, OSError):  # the worker is gone
-        return False
-    return True
 
 
 def _end(slot: _Slot) -> None:
@@ -289,10 +254,3 @@ def _obey(orders: Connection) -> None:
         number = signal.SIGTERM
     if signals.requests.number is None:  # a terminal sends Ctrl-C to all processes, and a second signal would not wait for a checkpoint
         os.kill(os.getpid(), number)
-
-
-def _write_end(job: Job, code: int) -> None:
-    """Write the end of a job whose process did not: it was killed, or could not begin."""
-    if code or rundir.read_status(job.folder):  # else a signal came before the job began
-        why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"its process ended with code {code}; see {job.log}"
-        write_end(job, why, exit_code=code)

@@ -19,7 +19,7 @@ from warprun.errors import UserError, one_line, printable
 from warprun.processes import PARENT
 from warprun.runs import signals
 from warprun.sweeps.launch import RayConfig
-from warprun.sweeps.launcher import Launcher, command, write_end
+from warprun.sweeps.launcher import Launcher, write_end
 from warprun.sweeps.plan import Job, Plan
 
 ANSWER_S = 10
@@ -33,6 +33,7 @@ def train(command: list[str], folder: str, sweep: str) -> tuple[int, str]:
     for place in (folder, sweep):
         if not Path(place).is_dir():
             return 2, f"the node {socket.gethostname()} does not see {place}, which must lie where all nodes see it"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray cancels by it, and a cluster that was started by `&` ignores it
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(command, cwd=folder, env=os.environ | {PARENT: str(os.getpid())}, stdout=said, stderr=said)
         try:
@@ -50,11 +51,12 @@ def train(command: list[str], folder: str, sweep: str) -> tuple[int, str]:
 class Ray(Launcher):
     """Tasks of a Ray cluster; they end with the command."""
 
+    config: RayConfig
     outlasts = False
 
     def __init__(self, config: RayConfig, plan: Plan, trust: bool) -> None:
         """Connect to the cluster. Raises UserError if there is none, or no node that can ever train a job."""
-        self._settings, self._plan, self._trust = config, plan, trust
+        super().__init__(config, plan, trust)
         self._tasks: dict[str, tuple[ray.ObjectRef, Job]] = {}
         handlers = {number: signal.getsignal(number) for number in signals.SIGNALS}
         try:
@@ -67,36 +69,31 @@ class Ray(Launcher):
         for number, handler in handlers.items():
             signal.signal(number, handler)
         self._wanted = {"CPU": float(config.cpus)} | ({"GPU": config.gpus} if config.gpus else {})
-        if not self._places():
+        self.size = self._places()
+        if not self.size:
             ray.shutdown()
             raise UserError(f"launcher.cpus={config.cpus} launcher.gpus={config.gpus:g}: no node of the cluster has as many")
         self._train = ray.remote(train).options(num_cpus=config.cpus, num_gpus=config.gpus, max_retries=-1)
 
     def _places(self) -> int:
+        """Return how many jobs all nodes that are there now have room for."""
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         return sum(int(min(node.get(name, 0) // count for name, count in self._wanted.items())) for node in nodes)
-
-    @property
-    def size(self) -> int:
-        """As many jobs as all nodes that are there now have room for."""
-        return max(1, self._places())
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         """Make a task of each job."""
         ids = []
         for job in jobs:
-            words = command(self._plan, job.number, self._settings.cpus, self._trust)
-            task = self._train.remote(words, str(self._plan.working_folder), str(self._plan.folder.absolute()))
+            places = str(self.plan.working_folder), str(self.plan.folder.absolute())
+            task = self._train.remote(self.command(job, self.config.cpus), *places)
             self._tasks[task.hex()] = task, job
             ids.append(task.hex())
         return ids
 
-    def alive(self, ids: Sequence[str], within_s: float = 0.0) -> set[str]:
+    def alive(self, ids: Sequence[str]) -> set[str]:
         """Return which tasks have not ended. A job that could not write its own end has failed."""
-        tasks = [self._tasks[id][0] for id in ids]
-        if within_s:
-            ray.wait(tasks, num_returns=1, timeout=within_s)
-        done, left = ray.wait(tasks, num_returns=len(tasks), timeout=0)
+        self.size = max(1, self._places())
+        done, left = ray.wait([self._tasks[id][0] for id in ids], num_returns=len(ids), timeout=0)
         for task in done:
             _, job = self._tasks.pop(task.hex())
             try:

@@ -8,10 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from warprun.errors import UserError, printable
 from warprun.files import write_atomic
@@ -26,42 +24,38 @@ ANSWER_S = 60
 
 
 class Slurm(Launcher):
-    """One job array, whose number is the id of all its jobs."""
+    """One job array, whose tasks have the numbers of the jobs; ARRAY_TASK is the id of a job."""
+
+    config: SlurmConfig
 
     def __init__(self, config: SlurmConfig, plan: Plan, trust: bool) -> None:
         """Raise UserError if jobs cannot be submitted from here."""
         if shutil.which("sbatch") is None:
             raise UserError("launcher=slurm: there is no sbatch here; call the command on a login node, or write launcher=local")
-        self._config, self._plan, self._trust = config, plan, trust
+        super().__init__(config, plan, trust)
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         """Write the script of the array and submit it. Raises UserError."""
-        path = self._plan.folder / FOLDER / SCRIPT
+        path = self.plan.folder / FOLDER / SCRIPT
         path.parent.mkdir(exist_ok=True)
-        write_atomic(path, script(self._plan, jobs, self._config, self._trust).encode())
+        write_atomic(path, script(self.plan, jobs, self.config, self.trust).encode())
         path.chmod(0o755)
         try:
-            done = subprocess.run(
-                ["sbatch", "--parsable", str(path)], cwd=self._plan.working_folder, capture_output=True, text=True, timeout=ANSWER_S
-            )
+            words = ["sbatch", "--parsable", str(path)]
+            done = subprocess.run(words, cwd=self.plan.working_folder, capture_output=True, text=True, timeout=ANSWER_S)
         except (OSError, subprocess.SubprocessError) as error:
             raise UserError(f"sbatch does not answer: {printable(error)}; {path} is the script") from None
         if done.returncode:
             raise UserError(f"sbatch refuses the job array: {printable(done.stderr.strip() or done.stdout.strip())}")
-        return [done.stdout.strip().split(";")[0]] * len(jobs)
+        return [f"{done.stdout.strip().split(';')[0]}_{job.number}" for job in jobs]
 
-    def alive(self, ids: Sequence[str], within_s: float = 0.0) -> set[str]:
-        """Return the array if SLURM says that it has tasks left."""
-        time.sleep(within_s)
+    def alive(self, ids: Sequence[str]) -> set[str]:
+        """Return which tasks SLURM has in its queue."""
         return queued(ids)
 
     def cancel(self, ids: Sequence[str], number: int = signal.SIGTERM) -> None:
-        """Cancel the array."""
+        """Cancel tasks."""
         cancel(ids)
-
-    def told(self, ids: Sequence[str], folder: Path) -> tuple[str, str]:
-        """Return the number of the array, and `scancel`."""
-        return f"job array {ids[0]}: {len(ids)} tasks", f"scancel {ids[0]}"
 
 
 def queued(ids: Sequence[str]) -> set[str]:
@@ -76,9 +70,13 @@ def queued(ids: Sequence[str]) -> set[str]:
 
 
 def cancel(ids: Sequence[str]) -> None:
-    """Cancel jobs, arrays and tasks of arrays. Raises UserError."""
+    """Cancel jobs, arrays and tasks of arrays, those of an array at once. Raises UserError."""
+    tasks: dict[str, list[int]] = {}
+    for array, _, task in (id.partition("_") for id in ids):
+        tasks.setdefault(array, []).extend([int(task)] if task else [])
+    named = [f"{array}_[{ranges(numbers)}]" if numbers else array for array, numbers in tasks.items()]
     try:
-        subprocess.run(["scancel", *sorted(set(ids))], capture_output=True, text=True, timeout=ANSWER_S, check=True)
+        subprocess.run(["scancel", *named], capture_output=True, text=True, timeout=ANSWER_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise UserError(f"scancel does not answer: {printable(error)}") from None
 
@@ -86,23 +84,18 @@ def cancel(ids: Sequence[str]) -> None:
 def script(plan: Plan, jobs: Sequence[Job], config: SlurmConfig, trusted: bool = False) -> str:
     """Return the script of an array over `jobs`, whose tasks have the numbers of the jobs."""
     folder = plan.folder.absolute()
-    limit = f"%{config.array_limit}" if config.array_limit else ""
     given = {
-        "job-name": f"warprun-{folder.name}",
-        "array": ranges([job.number for job in jobs]) + limit,
-        "partition": config.partition,
-        "account": config.account,
-        "time": config.time,
+        "job-name": f'"warprun-{folder.name}"',  # sbatch reads quotes as a shell does
+        "array": ranges([job.number for job in jobs]) + (f"%{config.array_limit}" if config.array_limit else ""),
+        **{name: getattr(config, name) for name in ("partition", "account", "time", "gres", "mem")},
         "nodes": 1,
         "ntasks": 1,
         "cpus-per-task": config.cpus,
-        "gres": config.gres,
-        "mem": config.mem,
         "signal": f"USR1@{config.signal_s}",
-        "output": folder / FOLDER / "%A_%a.out",
+        "output": f'"{folder / FOLDER / "%A_%a.out"}"',
         "open-mode": "append",
     }
-    options = [f"--{name}={_quoted(value)}" for name, value in given.items() if value is not None]
+    options = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return "\n".join(
         [
             "#!/bin/bash",
@@ -127,9 +120,3 @@ def ranges(numbers: Sequence[int]) -> str:
         members = [number for _, number in run]
         parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
     return ",".join(parts)
-
-
-def _quoted(value: object) -> str:
-    """Return a value of an `#SBATCH` line: sbatch reads quotes as a shell does."""
-    text = str(value)
-    return f'"{text}"' if " " in text else text

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 
 import submitit
 from submitit.core.utils import FailedJobError
 
 from warprun.errors import UserError, one_line
 from warprun.sweeps import slurm
-from warprun.sweeps.launch import SubmititConfig
-from warprun.sweeps.launcher import Launcher, command, processes
-from warprun.sweeps.plan import Job, Plan
+from warprun.sweeps.launch import BatchConfig
+from warprun.sweeps.launcher import Launcher, interrupt, processes
+from warprun.sweeps.plan import Job
 
-LOCAL = "local"
-"""The executor whose ids are numbers of processes."""
 MOST_TIMEOUTS = 10**6
 """Times that a job may reach its time limit."""
 ASK_S = 2.0
@@ -53,53 +52,37 @@ class Task:
 
 
 class Submitit(Launcher):
-    """Jobs of an executor of submitit, whose files lie in the folder `submitit` of the sweep."""
+    """Jobs of an executor of submitit, whose files lie in the folder `submitit` of the sweep. Ids are those of processes, or of SLURM."""
 
-    def __init__(self, config: SubmititConfig, plan: Plan, trust: bool) -> None:
-        self._settings, self._plan, self._trust = config, plan, trust
-        self._jobs: dict[str, submitit.Job[int]] = {}
-
-    @property
-    def size(self) -> int | None:
-        """The number of jobs at a time; None: all at once."""
-        return self._settings.workers or (1 if self._settings.executor == LOCAL else None)
+    config: BatchConfig
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
         """Submit jobs, to SLURM as one array. Raises UserError."""
-        config = self._settings
+        config = self.config
         given = {"name": "warprun", "timeout_min": round(config.minutes), "cpus_per_task": config.cpus, "gpus_per_node": config.gpus}
+        given |= {"slurm_partition": config.queue, "slurm_account": config.account, **config.options}
         try:
             executor = submitit.AutoExecutor(
-                self._plan.folder.absolute() / config.name,
+                self.plan.folder.absolute() / config.name,
                 config.executor,
                 slurm_max_num_timeout=MOST_TIMEOUTS,
                 local_max_num_timeout=MOST_TIMEOUTS,
             )
-            executor.update_parameters(**{**given, **config.options})
-            with executor.batch():
-                started = [executor.submit(self._task(job)) for job in jobs]
+            executor.update_parameters(**{key: value for key, value in given.items() if value is not None})
+            with redirect_stderr(io.StringIO()), executor.batch():  # sbatch's own words are in the error, too
+                tasks = [executor.submit(Task(self.command(job, config.cpus), str(self.plan.working_folder))) for job in jobs]
         except (FailedJobError, AssertionError, NameError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"launcher.executor={config.executor} takes no job: {one_line(error)}") from None
-        ids = [str(one.job_id) for one in started]
-        self._jobs |= zip(ids, started, strict=True)
-        return ids
+        return [str(task.job_id) for task in tasks]
 
-    def _task(self, job: Job) -> Task:
-        return Task(command(self._plan, job.number, self._settings.cpus, self._trust), str(self._plan.working_folder))
+    def wait(self, within_s: float) -> None:
+        """Wait; SLURM is asked less often."""
+        time.sleep(within_s if self.config.is_local else ASK_S)
 
-    def alive(self, ids: Sequence[str], within_s: float = 0.0) -> set[str]:
+    def alive(self, ids: Sequence[str]) -> set[str]:
         """Return which have not ended: processes of this machine, or jobs in the queue of SLURM."""
-        if self._settings.executor != LOCAL:
-            time.sleep(max(within_s, ASK_S) if within_s else 0.0)
-            return slurm.queued(ids)
-        time.sleep(within_s)
-        own = {id for id in ids if id in self._jobs and not self._jobs[id].done()}
-        return own | processes(self._plan.folder, [id for id in ids if id not in self._jobs])
+        return processes(self.plan.folder, ids) if self.config.is_local else slurm.queued(ids)
 
     def cancel(self, ids: Sequence[str], number: int = signal.SIGTERM) -> None:
-        """Cancel jobs; processes of this machine end a second after SIGINT."""
-        if self._settings.executor != LOCAL:
-            return slurm.cancel(ids)
-        for id in processes(self._plan.folder, ids):
-            with suppress(ProcessLookupError):
-                os.kill(int(id), signal.SIGINT)
+        """Cancel jobs; submitit ends processes of this machine a second after SIGINT."""
+        interrupt(self.plan.folder, ids) if self.config.is_local else slurm.cancel(ids)
