@@ -31,7 +31,7 @@ from warprun.learning.off_policy import OffPolicyAgent
 from warprun.learning.on_policy import OnPolicyAgent
 from warprun.learning.settings.plan import Choice
 from warprun.runs.build import Setup, make_agent, make_training_simulator, prepare, set_up
-from warprun.simulation import cuda, cuda_launch, kernel_module
+from warprun.simulation import cuda, cuda_launch, cuda_layers, kernel_module
 from warprun.simulation.device import Device
 from warprun.simulation.trajectory import GroupTrajectory
 from warprun.simulation.vector_engine import VectorEngine
@@ -85,6 +85,7 @@ class Recorded(Device):
 
 
 GPU = Recorded("cuda", "recorded")
+CAPABILITY = (9, 0)
 
 
 def of_learner(launch: Launch) -> bool:
@@ -106,8 +107,8 @@ def type_of(value: object) -> types.Type:
 
 
 @contextmanager
-def recording() -> Iterator[list[Launch]]:
-    """Yield a list to which every launch is added; none runs, and no environment is tried out."""
+def recording(capability: tuple[int, int] = CAPABILITY) -> Iterator[list[Launch]]:
+    """Yield a list to which every launch is added, as on a GPU of a compute capability; none runs, and no environment is tried out."""
     found = list[Launch]()
 
     def by_environment(
@@ -124,6 +125,9 @@ def recording() -> Iterator[list[Launch]]:
             (cuda_launch.Launcher, "on", by_environment),
             (cuda_launch.Launcher, "each", lambda self, name, arguments: by_environment(self, name, None, arguments)),
             (cuda, "on_device", lambda value: value),
+            (cuda_layers, "capability", lambda: capability),
+            # What blocks of all GPUs with tensor cores for bfloat16 can ask for.
+            (cuda_layers, "most_shared_bytes", lambda: 99 * 1024),
             (torch.cuda, "mem_get_info", lambda device=None: (ENDLESS, ENDLESS)),
             (estimates, "available_memory", lambda: ENDLESS),
             (kernel_module.kernels, "is_tried", lambda module: True),
@@ -131,8 +135,8 @@ def recording() -> Iterator[list[Launch]]:
             (torch.fx.experimental._config, "meta_nonzero_assume_all_nonzero", True),
             (GroupTrajectory, "rows", property(lambda self: self.reward.numel())),
         ]
-        for each in pkgutil.iter_modules(of_learners.__path__):
-            module = import_module(f"{of_learners.__name__}.{each.name}")
+        learners = [import_module(f"{of_learners.__name__}.{each.name}") for each in pkgutil.iter_modules(of_learners.__path__)]
+        for module in (cuda_layers, *learners):
             stand_ins = {"launch": by_learner, "on_device": lambda value: value, "want": lambda *_: None}
             stand_ins["multiprocessors"] = lambda device: MULTIPROCESSORS
             replaced += [(module, name, stand_in) for name, stand_in in stand_ins.items() if hasattr(module, name)]
@@ -158,10 +162,10 @@ def setup_of(*overrides: str) -> Setup:
     return replace(setup, device=GPU, plan=replace(plan, repeated=Choice("Python")))
 
 
-def of_run(*overrides: str) -> list[Launch]:
+def of_run(*overrides: str, capability: tuple[int, int] = CAPABILITY) -> list[Launch]:
     """Return the launches of a reset, of a rollout with drawn actions and of what an agent learns from it: off policy a gradient step."""
-    setup = setup_of(*overrides)
-    with recording() as found:
+    with recording(capability) as found:
+        setup = setup_of(*overrides)
         agent = make_agent(setup)
         simulator = make_training_simulator(setup, agent)
         prepare(setup, simulator)
@@ -176,12 +180,12 @@ def of_run(*overrides: str) -> list[Launch]:
     return found
 
 
-def of_steps(*overrides: str) -> list[Launch]:
+def of_steps(*overrides: str, capability: tuple[int, int] = CAPABILITY) -> list[Launch]:
     """Return the launches of a reset and a step of environments whose caller chooses the actions."""
-    setup = setup_of(*overrides)
-    assert isinstance(setup.environment, Environment)
-    given = parameters(setup.environment, setup.config.env)
-    with recording() as found:
+    with recording(capability) as found:
+        setup = setup_of(*overrides)
+        assert isinstance(setup.environment, Environment)
+        given = parameters(setup.environment, setup.config.env)
         engine = VectorEngine(
             setup.environment, setup.config.env.name, device=GPU, n_envs=setup.config.n_envs, params=given, tables=setup.tables
         )

@@ -51,6 +51,11 @@ STEADY: dict[str, tuple[str, tuple[int, ...]]] = {
     "DQN": (f"env=cartpole agent=dqn {FROM_REPLAY}", (64,)),
     "DQN, LSTM": (f"env=cartpole agent=dqn {FROM_REPLAY} agent.network=lstm agent.replay.sequence=10 agent.replay.burn_in=4", (64,)),
 }
+LAYERS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "A2C 64-64": (BENCH["A2C 64-64"][0], SIZES),
+    "A2C 256-256": ("env=cartpole agent=a2c tuned=none agent.network.hidden=[256,256]", (10_000,)),
+    "SAC 256-256": (f"{STEADY['SAC'][0]} agent.network.hidden=[256,256]", (64,)),
+}
 CURVES = {env: (f"experiment=warpsci_{env}", (10, 100, 1_000, 10_000)) for env in ("cartpole", "acrobot")}
 """WarpSci's figures 2b and 2c."""
 LATE = "tuned=none n_envs=1024 agent.utd_ratio=0.0625"
@@ -373,14 +378,15 @@ class Part(NamedTuple):
     """That it may take, of ten minutes."""
 
 
-WORKS = {"bench": BENCH, "steady": STEADY, "profile": PROFILED, "curves": CURVES}
+WORKS = {"bench": BENCH, "layers": LAYERS, "steady": STEADY, "profile": PROFILED, "curves": CURVES}
 """Part -> what it measures."""
 BESIDE = {"compile": Part(compile_all, 205), "tests": Part(tests, 205)}
 """Parts that run at the same time, before the others; the first one always. What they do not need the others have."""
 ALONE = {
     "versions": Part(versions, 5),
     "training": Part(training, 30),
-    "bench": Part(measured("bench", lambda tables, rows: tables.throughput(rows)), 155),
+    "bench": Part(measured("bench", lambda tables, rows: tables.throughput(rows)), 115),
+    "layers": Part(measured("layers", lambda tables, rows: tables.layers(rows), "layers"), 40),
     "steady": Part(measured("steady", lambda tables, rows: tables.by_columns(tables.STEADY, rows)), 35),
     "profile": Part(measured("profile", _iterations, "profile"), 30),
     "curves": Part(measured("curves", lambda tables, rows: tables.times(rows), "curves"), 50),

@@ -85,6 +85,22 @@ def throughput(bench: Iterable[Mapping[str, Any]], peers: Iterable[Mapping[str, 
     return table(titles, cells)
 
 
+def layers(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return how far tensor cores are from float64, and the table of rates with them and in float32."""
+    rows = list(rows)
+    said = {row["why_not"] or f"tensor cores are {row['error']:.1e} of the largest number off" for row in rows}
+    cells = []
+    for row in rows:
+        both = [
+            millions(each, kind)
+            for kind in ("rollout", "training")
+            for each in (row, {f"{kind}_steps_per_s": row[f"float32_{kind}_steps_per_s"]})
+        ]
+        cells.append((row["work"], f"{row['n_envs']:,}", *both))
+    titles = ("work", "environments", "rollouts, million steps/s", "in float32", "training", "in float32")
+    return "\n\n".join([*sorted(said), table(titles, cells)])
+
+
 def titled_work(row: Mapping[str, Any]) -> str:
     """Return the work of a row, and the commit if an older report has measured it."""
     return str(row["work"]) + row.get("of", "")

@@ -1,12 +1,13 @@
 """Measure some work on a device, for scripts/gpu_check.py: a process prints a line of JSON for everything that it finds.
 
-    python scripts/gpu_work.py compile|bench|profile|curves|iterate UNTIL WORKS
+    python scripts/gpu_work.py compile|bench|layers|profile|curves|iterate UNTIL WORKS
 
 WORKS is JSON, {name: [overrides, numbers of environments]}. The small numbers of all works come first, so that each has something if time
 ends. What would not end before UNTIL (seconds since 1970) does not begin, and a line says so.
 
 - compile: all that `bench` needs.
 - bench: what `warprun bench` measures, and gradient steps per second.
+- layers: how far tensor cores are from float64, and what `bench` measures with them and with layers in float32.
 - profile: the kernels of an iteration, the time of an iteration and its memory.
 - curves: the seconds of training until an evaluation is solved, with several seeds.
 - iterate: a few iterations without CUDA graphs, for a profiler around this process.
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from common import Training, training_of
@@ -40,6 +42,8 @@ from warprun.runs.evaluation import Evaluator
 Row = dict[str, Any]
 Works = Mapping[str, tuple[str, Sequence[int]]]
 """Name -> overrides, and numbers of environments."""
+NEVER = (99, 0)
+"""A compute capability that no GPU has."""
 SEEDS, CURVE_S = 3, 3.0
 """Curves with a number of environments, and the most seconds of training of each."""
 ITERATIONS, WARM_UP, SHOWN = 10, 5, 25
@@ -61,6 +65,18 @@ def measured(config: Config) -> Row:
     measuring.SECONDS = min(measuring.SECONDS, 0.15)
     (found,) = measuring.bench([config], (threads(config),))
     return asdict(found) | {"gradient_steps_per_s": found.training_steps_per_s * gradient_steps(config)}
+
+
+def layered(config: Config) -> Row:
+    """Return the error of tensor cores, why a run would not use them, and what a bench finds with them and in float32."""
+    # Imports Numba's CUDA part, which may be absent where there is no GPU.
+    from warprun.simulation import cuda_layers
+
+    error = cuda_layers.tensor_core_error(torch.device("cuda")) if torch.cuda.is_available() else None
+    found = measured(config) | {"error": error, "why_not": cuda_layers.why_not()}
+    with patch.object(cuda_layers, "NEEDED", NEVER):
+        in_float32 = measured(config)
+    return found | {f"float32_{kind}": in_float32[kind] for kind in ("rollout_steps_per_s", "training_steps_per_s")}
 
 
 def compiled(config: Config) -> Row:
@@ -162,7 +178,7 @@ def main(what: str, until: str, given: str) -> None:
         run = training_of(*overrides.split(), f"n_envs={n_envs}", "engine.capture=false")
         run.take(WARM_UP * run.steps)
         return
-    finds = {"compile": compiled, "bench": measured, "profile": profiled, "curves": curves}
+    finds = {"compile": compiled, "bench": measured, "layers": layered, "profile": profiled, "curves": curves}
     for row in in_time(float(until), works, finds[what]):
         print(json.dumps(row), flush=True)
 

@@ -21,7 +21,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -101,6 +101,8 @@ CARDS = (
     Card((10, 0), 64, 32, 228 * KIB, KIB, 128, "B200"),
     Card((12, 0), 48, 24, 100 * KIB, KIB, 128, "RTX 5090"),
 )
+ALIKE = (CARDS[:1], CARDS[1:4], CARDS[4:])
+"""Those without tensor cores for bfloat16, and those with them, by the registers that kernels may have."""
 WARP = 32
 REGISTERS, PARTITIONS, UNIT = 65536, 4, 256
 """Of a multiprocessor and of a block; parts that it splits them into; how many are handed out to a warp at once."""
@@ -286,9 +288,13 @@ class Kernel(NamedTuple):
     launch: Launch
 
 
-def kernels_of(environment: str, n_envs: int = N_ENVS) -> Iterator[Kernel]:
-    """Yield every kernel of an environment, stepwise and in fused rollouts, and of the agents that learn in it."""
-    from cuda_launches import of_learner, of_run, of_steps
+def kernels_of(environment: str, capability: tuple[int, int], n_envs: int = N_ENVS) -> Iterator[Kernel]:
+    """Yield every kernel of an environment, stepwise and in fused rollouts, and of the agents that learn in it, for a capability."""
+    import cuda_launches
+    from cuda_launches import of_learner
+
+    of_run = partial(cuda_launches.of_run, capability=capability)
+    of_steps = partial(cuda_launches.of_steps, capability=capability)
 
     def of_environment(found: list[Launch], names: str, mark: str = "") -> Iterator[Kernel]:
         for launch in found:
@@ -343,7 +349,7 @@ def distinct(kernels: Iterable[Kernel]) -> list[Kernel]:
     return list(found.values())
 
 
-def rows_of(kernel: Kernel, cards: tuple[Card, ...] = CARDS) -> list[Row]:
+def rows_of(kernel: Kernel, cards: Sequence[Card]) -> list[Row]:
     """Compile a kernel; return a row for each architecture."""
     found = []
     for card in cards:
@@ -370,7 +376,8 @@ def problems(row: Row) -> list[str]:
         f"{row.threads} threads of {row.registers} registers in a block": warps > warps_by_registers(row.registers),
         f"{row.threads} threads of a block": not 0 < row.threads <= MOST_THREADS,
         f"{row.blocks} blocks": not 0 < row.blocks <= MOST_BLOCKS,
-        f"{row.shared} bytes of shared memory of a block": row.shared > MOST_SHARED,
+        f"{row.shared} bytes of shared memory of a block": row.shared
+        > (MOST_SHARED if row.card in ALIKE[0] else row.card.shared - row.card.reserved),
     }
     return [f"{row.owner} {row.kernel} {row.architecture}: {what}" for what, holds in wrong.items() if holds]
 
@@ -418,8 +425,12 @@ def of_page(rows: Iterable[Row]) -> str:
 
 def compiled(environment: str, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], list[Row]]:
     """Compile the kernels of an environment that have these owners and names; return the rows of each."""
-    wanted = (kernel for kernel in distinct(kernels_of(environment)) if (kernel.owner, kernel.name) in names)
-    return {(kernel.owner, kernel.name): rows_of(kernel) for kernel in wanted}
+    found: dict[tuple[str, str], list[Row]] = {}
+    for cards in ALIKE:
+        for kernel in distinct(kernels_of(environment, cards[0].capability)):
+            if (key := (kernel.owner, kernel.name)) in names:
+                found[key] = found.get(key, []) + rows_of(kernel, cards)
+    return found
 
 
 def main() -> None:
@@ -430,7 +441,7 @@ def main() -> None:
     environments = chosen.environments or list(ENVIRONMENTS)
     if unknown := set(environments) - set(ENVIRONMENTS):
         stop(f"no environment {min(unknown)!r}; there are: {', '.join(ENVIRONMENTS)}")
-    every = distinct(kernel for name in ENVIRONMENTS for kernel in kernels_of(name))
+    every = distinct(kernel for cards in ALIKE for name in ENVIRONMENTS for kernel in kernels_of(name, cards[0].capability))
     order = [(kernel.owner, kernel.name) for kernel in sorted(every, key=lambda kernel: kernel.owner == "learner")]
     known = by_kernel(kept()[1]) if chosen.environments else {}
     wrong: list[str] = []

@@ -17,7 +17,7 @@ from warprun.checking.machine_code import instructions
 from warprun.kernels import compile as kernels
 from warprun.kernels.mlp_cuda import BlockInference, BlockNetwork
 from warprun.simulation import allocation as store
-from warprun.simulation import trajectory
+from warprun.simulation import cuda_layers, trajectory
 from warprun.simulation.allocation import StepArguments, actions_of, allocate_step
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
@@ -58,7 +58,7 @@ def program(case):
     values = store.kernel_values(arrays, taken, scalars)
     types = tuple(typeof(getattr(module, name)(**{n: as_numpy(v) for n, v in given.items()})) for name, given in values.items())
     row, rows = np.zeros(1, np.float32), np.zeros((1, 7), np.int32)
-    network = BlockInference(BlockNetwork(row, rows, 4, 0, 1, 1, 0, True, row, row), row)
+    network = BlockInference(BlockNetwork(row, rows, 4, 4, 0, 1, 1, 0, True, row, row), row)
     now, inferences = typeof(np.uint32(0)), [typeof(network) for _ in environment.groups]
     return module, (typeof(1), typeof(True), now, *types, *inferences)
 
@@ -70,8 +70,9 @@ def scalars_of(environment):
     return scalars | ({"tables": environment.tables(**environment.options)} if environment.tables else {})
 
 
-def product_overhead(ptx):
-    """Return the instructions for each multiply-add in the leanest loop of 32 or more, the inner one of `mlp_cuda.tall_outputs`."""
+def product_overhead(ptx, instruction, least):
+    """Return the instructions for each product in the leanest loop of `least` or more: the inner one of `mlp_cuda.tall_outputs`, or that of
+    `mlp_tensor.add_products`."""
     lines = [line.split("//")[0].strip() for line in ptx.splitlines()]
     begins = {line[:-1]: n for n, line in enumerate(lines) if line.endswith(":")}
     found = []
@@ -79,8 +80,8 @@ def product_overhead(ptx):
         target = re.search(r"\bbra(?:\.uni)?\s+(\S+);", line)
         if target and begins.get(target[1], end) < end:
             body = [line for line in lines[begins[target[1]] + 1 : end + 1] if line]
-            multiply_adds = sum("fma.rn.f32" in line for line in body)
-            found += [len(body) / multiply_adds] if multiply_adds >= 32 else []
+            products = sum(instruction in line for line in body)
+            found += [len(body) / products] if products >= least else []
     return min(found)
 
 
@@ -105,11 +106,16 @@ def often(case, capability):
 
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize(("case", "capability"), [often(case, capability) for case in CASES for capability in CAPABILITIES])
-def test_rollouts_compile_to_lean_ptx(case, capability):
+def test_rollouts_compile_to_lean_ptx(case, capability, monkeypatch):
+    monkeypatch.setattr(cuda_layers, "capability", lambda: capability)
     module, signature = program(case)
     ptx = lean_ptx("rollout", module, signature, capability)
-    # 12 loads for 32 multiply-adds, addresses and the count; with an index that may be negative each load has six more.
-    assert product_overhead(ptx) < 2.2
+    if capability < cuda_layers.NEEDED:
+        # 12 loads for 32 multiply-adds, addresses and the count; with an index that may be negative each load has six more.
+        assert product_overhead(ptx, "fma.rn.f32", 32) < 2.2
+    else:
+        # 16 loads and 40 instructions that split 16 numbers for 24 products of 16 x 8 x 16.
+        assert product_overhead(ptx, "mma.sync", 24) < 4.0
 
 
 def compiled(function, signature, capability):

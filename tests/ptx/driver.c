@@ -13,7 +13,7 @@
 
 enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 101, INVALID_IMAGE = 200, NO_CONTEXT = 201, NOT_FOUND = 500,
        CAPTURE_FORBIDS = 900 };
-enum { MOST_SHARED = 48 * 1024, MOST_KERNELS = 16 };
+enum { MOST_SHARED = 48 * 1024, MOST_SHARED_ASKED = 232448, MOST_KERNELS = 16 };
 
 extern int launch(void (*)(struct thread *), void **, const uint32_t *, const uint32_t *, uint32_t, uint32_t, int,
                   uint64_t, uint32_t);
@@ -22,7 +22,7 @@ extern int unchecked;
 struct kernel {
     char *name;
     void (*function)(struct thread *);
-    uint32_t shared, count, *sizes;
+    uint32_t shared, count, *sizes, most_shared;
     struct library *library;
 };
 struct library { uint32_t count; struct kernel kernels[MOST_KERNELS]; };
@@ -47,7 +47,7 @@ void driver_on_load(int (*load)(const char *, void *)) { on_load = load; }
 void driver_add(struct library *l, const char *name, void (*function)(struct thread *), uint32_t shared, uint32_t count,
                 const uint32_t *sizes) {
     struct kernel *k = &l->kernels[l->count++];
-    *k = (struct kernel){strdup(name), function, shared, count, memcpy(malloc(4 * count + 4), sizes, 4 * count), l};
+    *k = (struct kernel){strdup(name), function, shared, count, memcpy(malloc(4 * count + 4), sizes, 4 * count), MOST_SHARED, l};
 }
 
 void driver_capture(int on) { capturing = on; }
@@ -158,7 +158,11 @@ int cuFuncGetAttribute(int *value, int attribute, void *kernel) {
 }
 int cuKernelGetAttribute(int *value, int attribute, void *k, int d) { return cuFuncGetAttribute(value, attribute, k); }
 int cuFuncSetAttribute(void *k, int a, int v) { return OK; }
-int cuKernelSetAttribute(int a, int v, void *k, int d) { return OK; }
+int cuKernelSetAttribute(int attribute, int value, void *kernel, int d) {
+    if (attribute != 8 || value < 0 || value > MOST_SHARED_ASKED) return INVALID;
+    ((struct kernel *)kernel)->most_shared = value;
+    return OK;
+}
 
 /* Launches -------------------------------------------------------------------------------------------------------- */
 
@@ -172,7 +176,7 @@ static int submit(struct kernel *k, const uint32_t *grid, const uint32_t *block,
                   void **values) {
     uint32_t threads = block[0] * block[1] * block[2];
     if (!current) return NO_CONTEXT;
-    if (!grid[0] || !threads || threads > 1024 || k->shared + shared > MOST_SHARED) return INVALID;
+    if (!grid[0] || !threads || threads > 1024 || k->shared + shared > k->most_shared) return INVALID;
     if (!capturing) return run(k, grid, block, shared, values);
     nodes = realloc(nodes, (driver_nodes + 1) * sizeof *nodes);
     struct node *n = &nodes[driver_nodes++];

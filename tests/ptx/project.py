@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from tests.ptx.build import CAPABILITY
 from tests.ptx.machine import Array, Launches, Machine
 from tests.ptx.mistakes import Mistake
 from warprun.kernels import compile as kernels
 from warprun.kernels.driver import available_memory
-from warprun.simulation import allocation, cuda_launch
+from warprun.simulation import allocation, cuda_launch, cuda_layers
 from warprun.simulation.device import Device
 
 POISON = 0xA5
@@ -72,6 +73,8 @@ def on(machine: Machine, mistake: Mistake | None = None) -> Iterator[None]:
         patch.setattr(allocation, "_fill", poison)
         patch.setattr(torch.cuda, "current_stream", lambda device=None: SimpleNamespace(cuda_stream=0))
         patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (available_memory(), available_memory()))
+        patch.setattr(cuda_layers, "capability", lambda: CAPABILITY)
+        patch.setattr(cuda_launch, "allow", lambda *_: None)
         patch.setattr(machine, "mistake", mistake)
         if mistake:
             mistake.in_function(patch)

@@ -9,7 +9,8 @@ CartPoles, the instructions of SASS for a tile and the share of issue slots in u
 cycles a warp takes for an instruction.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -20,12 +21,13 @@ from tests.agents import build
 from tests.learning.cpu.test_gradient import SPACES, learner_for, rows_for
 from tests.learning.cuda.simulated import cuda_kernels
 from tests.learning.helpers import rollout
-from tests.ptx import off_policy
+from tests.ptx import off_policy, project
 from tests.ptx.project import on
 from tests.ptx.rolling import DEVICE, clear, machine, ways_of
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.kernels.cuda import updates as cuda_updates
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
+from warprun.simulation import cuda_layers
 
 MULTIPROCESSORS, SCHEDULERS, CLOCK_HZ = 132, 4, 1.98e9
 SASS_OF_A_TILE = 0.69 * 56_610_829 * SCHEDULERS * MULTIPROCESSORS / (16_000_000 / 32)
@@ -41,6 +43,8 @@ Guide, throughput of native arithmetic instructions, compute capability 9.0)."""
 MEASURED_US = {"gradient": 305.0, "rollout": 249.9}
 """Of A2C 64-64 with 10,000 CartPoles and a horizon of 16."""
 BATCH = 256
+SHARED_BYTES = 227 * 1024
+"""That a block can ask for."""
 
 
 class Executed(NamedTuple):
@@ -70,10 +74,11 @@ def gradient(rows: int) -> Executed:
         return executed(lambda: cuda_kernels(learner).gradient(batch, batch.advantage, None, None))["gradient"]
 
 
-def per_tile() -> float:
-    """Return the instructions of PTX of a tile of 32 rows."""
-    few, many = 32 * 64, 32 * 128  # more tiles than blocks, twice
-    return (gradient(many).issued - gradient(few).issued) / ((many - few) / 32)
+def per_tile() -> Executed:
+    """Return what a tile of 32 rows executes."""
+    few, many = 64, 128  # more tiles than blocks, twice
+    pairs = zip(gradient(32 * few), gradient(32 * many), strict=True)
+    return Executed(*((b - a) / (many - few) for a, b in pairs))._replace(launches=1)
 
 
 def step(name: str, **settings: Any) -> dict[str, Executed]:
@@ -85,7 +90,7 @@ def step(name: str, **settings: Any) -> dict[str, Executed]:
 
     def work() -> None:
         few = [patch.object(module, "multiprocessors", lambda device: MULTIPROCESSORS) for module in (cuda_gradient, cuda_updates)]
-        with off_policy.cuda_steps(), few[0], few[1]:
+        with off_policy.cuda_steps(), few[0], few[1], patch.object(cuda_layers, "most_shared_bytes", lambda: SHARED_BYTES):
             agent = build(name, env, fused=True, **given)
         agent.update(rollout(env, horizon=6, n_envs=5), 0.0)
         machine().seen.clear()
@@ -101,19 +106,46 @@ def seconds(found: Executed, sass_per_ptx: float, cycles: float) -> float:
     return max(whole_card, found.longest * sass_per_ptx * cycles) / CLOCK_HZ
 
 
+def of_rollout() -> Executed:
+    """Return what a step of a rollout of 32 CartPoles executes, with networks of 64-64 units."""
+    found = executed(partial(ways_of("cartpole")["fused 64"].run, DEVICE, 32))["rollout"]
+    steps = 3 * found.launches
+    return Executed(1, *(number / steps for number in found[1:]))
+
+
+def times(found: Executed, count: float) -> Executed:
+    """Return what so many of a kernel's parts execute, which fill a card."""
+    return Executed(1, count * found.issued, 0.0, count * found.mma, count * found.mufu)
+
+
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """Let kernels be those of a GPU without tensor cores for bfloat16, as they were when a card was measured."""
+    with patch.object(project, "CAPABILITY", (7, 5)):
+        yield
+
+
 def main() -> None:
     """Print the calibration, and the expected times."""
     torch.manual_seed(0)
-    ptx = per_tile()
-    sass_per_ptx = SASS_OF_A_TILE / ptx
-    of_rollout = executed(partial(ways_of("cartpole")["fused 64"].run, DEVICE, 32))["rollout"]
-    steps = 16 * of_rollout.longest / (3 * of_rollout.launches)
-    cycles = MEASURED_US["rollout"] * 1e-6 * CLOCK_HZ / (steps * sass_per_ptx)
-    whole = Executed(1, 160_000 / 32 * ptx, 0.0)
-    print(f"a tile of the gradient of A2C: {ptx:,.0f} instructions of PTX, {SASS_OF_A_TILE:,.0f} of SASS on the card")
-    print(f"a step of a rollout: {steps / 16:,.0f} instructions of PTX of the longest warp, {cycles:.1f} cycles for one of SASS")
-    expected_us = 1e6 * seconds(whole, sass_per_ptx, cycles)
-    print(f"gradient of 160,000 rows: {expected_us:.0f} us expected, {MEASURED_US['gradient']:.0f} us measured")
+    with in_float32():
+        tile, step_of_rollout = per_tile(), of_rollout()
+    sass_per_ptx = SASS_OF_A_TILE / tile.issued
+    cycles = MEASURED_US["rollout"] * 1e-6 * CLOCK_HZ / (16 * step_of_rollout.longest * sass_per_ptx)
+    print(f"a tile of the gradient of A2C: {tile.issued:,.0f} instructions of PTX, {SASS_OF_A_TILE:,.0f} of SASS on the card")
+    print(f"a step of a rollout: {step_of_rollout.longest:,.0f} of PTX of the longest warp, {cycles:.1f} cycles for one of SASS")
+    expected_us = 1e6 * seconds(times(tile, 5_000), sass_per_ptx, cycles)
+    print(f"gradient of 160,000 rows in float32: {expected_us:.0f} us expected, {MEASURED_US['gradient']:.0f} us measured")
+
+    tile, step_of_rollout = per_tile(), of_rollout()
+    print(f"\non tensor cores: {tile.issued:,.0f} instructions a tile, {tile.mma:,.0f} of them mma, {tile.mufu:,.0f} special functions")
+    print(f"a step of a rollout: {step_of_rollout.issued:,.0f}, {step_of_rollout.longest:,.0f} of the longest warp")
+    for n_envs in (10_000, 1_000_000):
+        of_gradient = 1e6 * seconds(times(tile, 16 * n_envs / 32), sass_per_ptx, cycles)
+        alone = 16e6 * seconds(Executed(1, 0.0, step_of_rollout.longest), sass_per_ptx, cycles)
+        of_steps = max(alone, 1e6 * seconds(times(step_of_rollout, 16 * n_envs / 32), sass_per_ptx, cycles))
+        rate = 16 * n_envs / (of_gradient + of_steps)
+        print(f"{n_envs:,} CartPoles: gradient {of_gradient:,.0f} us, rollout {of_steps:,.0f} us; both alone {rate:,.0f} M steps/s")
     for name in ("sac", "td3", "dqn"):
         total = 0.0
         print(f"\n{name}: kernel, launches of a step, instructions, of the longest warp, us")

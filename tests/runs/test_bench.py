@@ -15,6 +15,7 @@ from warprun.config.schema import load_environment
 from warprun.errors import UserError
 from warprun.learning.on_policy import flops_per_row
 from warprun.runs.bench import ROUNDS, _Cell
+from warprun.simulation import cuda_layers
 
 
 @pytest.mark.by_default(0)
@@ -130,12 +131,47 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "device", "overrides", "told"), CASES)
-def test_the_plan_says_what_computes_what(kind: str, device: str, overrides: str, told: str) -> None:
+def test_the_plan_says_what_computes_what(kind: str, device: str, overrides: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_layers, "capability", lambda: (9, 0))
     config = compose(["env=cartpole", "device=cpu", "tuned=none", "n_envs=1", *overrides.split()])
     environment = load_environment(config.env)[0] if kind == "kernels" else pinball.environment
     plan = make_plan(config, environment, device)
     assert str(plan).endswith(told)
     assert plan.fused == str(plan).startswith("fused")
+
+
+KIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("capability", "shared_bytes", "overrides", "told"),
+    [
+        ((9, 0), 227 * KIB, "agent.network.hidden=[256,256]", "fused;"),
+        ((8, 6), 99 * KIB, "agent.network.hidden=[256,256]", "fused;"),
+        # More rows than a block has for 16 columns, but not for 4.
+        ((8, 6), 99 * KIB, "agent.network.hidden=[1200]", "fused;"),
+        ((7, 5), 64 * KIB, "", "fused rollout, layers in float32 (tensor cores multiply bfloat16 from compute capability 8.0 on);"),
+    ],
+)
+def test_the_plan_knows_the_shared_memory_and_the_tensor_cores_of_a_gpu(
+    capability: tuple[int, int], shared_bytes: int, overrides: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_layers, "capability", lambda: capability)
+    monkeypatch.setattr(cuda_layers, "most_shared_bytes", lambda: shared_bytes)
+    config = compose(["env=cartpole", "agent=a2c", "device=cpu", "tuned=none", "n_envs=1", *overrides.split()])
+    assert str(make_plan(config, load_environment(config.env)[0], "cuda")).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("shared_bytes", "rows", "on_tensor_cores"), [(227, 1564, True), (99, 1564, False), (99, 1056, True), (99, 1057, False)]
+)
+def test_what_does_not_fit_into_shared_memory_is_computed_in_float32(
+    shared_bytes: int, rows: int, on_tensor_cores: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_layers, "capability", lambda: (8, 6))
+    monkeypatch.setattr(cuda_layers, "most_shared_bytes", lambda: shared_bytes * KIB)
+    assert (cuda_layers.chosen(rows) is cuda_layers.TENSOR_CORES) is on_tensor_cores
+    assert cuda_layers.rows_fit(rows)
 
 
 def test_kernels_that_are_wanted_and_cannot_be_are_an_error() -> None:

@@ -25,8 +25,9 @@ from tests.simulation.rollouts import (
 from warprun.envs import cartpole, pendulum
 from warprun.kernels import mlp_cuda
 from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
-from warprun.kernels.mlp_cuda import FOUR, SHARED_BYTES, block_network, columns_for
+from warprun.kernels.mlp_cuda import FOUR, SHARED_BYTES
 from warprun.learning.settings.networks import NetworkConfig
+from warprun.simulation.cuda_layers import FLOATS, block_network
 
 TOLERANCE = 1e-5
 """Relative to 1 + |value|: policy outputs differ by their rounding, and all that follows from them."""
@@ -100,8 +101,10 @@ def test_layers_compute_what_float64_does(sizes, columns, activation):
     table, parameters = layers_of(sizes, activation)
     rows = sum(sizes)
     network = Network(parameters, table, rows - sizes[-1], rows - 1, rows, 0, np.zeros(0, np.float32), np.zeros(0, np.float32))
-    made, index = block_network(network, sizes[-1] - 1, columns, torch.device("cpu"))
-    taken = made._replace(weights=parameters[index.numpy()], layers=made.layers.numpy(), mean=made.mean.numpy(), scale=made.scale.numpy())
+    made, sources = block_network(network, sizes[-1] - 1, columns, torch.device("cpu"), FLOATS)
+    taken = made._replace(
+        weights=parameters[sources.numpy()[:, 0]], layers=made.layers.numpy(), mean=made.mean.numpy(), scale=made.scale.numpy()
+    )
     block = np.full((rows, columns), np.nan, np.float32)
     block[: sizes[0]] = np.random.default_rng(1).normal(size=(sizes[0], columns))
     expected = block.astype(np.float64)
@@ -124,7 +127,7 @@ def network_of(hidden, environment=CARTPOLE):
 @pytest.mark.parametrize("actors", [1, 5, 32, 51, 1000])
 def test_columns_fit_into_shared_memory(hidden, actors):
     network = network_of(hidden)
-    columns = columns_for(network.rows, actors)
+    columns = FLOATS.columns_for(network.rows, actors)
     assert columns > 0
     assert columns % FOUR == 0
     assert 4 * network.rows * columns <= SHARED_BYTES
@@ -145,4 +148,4 @@ def test_the_rows_of_a_network_are_known_before_it_is_built(name, settings, worl
 
 
 def test_a_network_that_does_not_fit_stays_stepwise():
-    assert columns_for(network_of([2000, 2000]).rows, 1) == 0
+    assert FLOATS.columns_for(network_of([2000, 2000]).rows, 1) == 0

@@ -47,7 +47,7 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
     # Kernels may compute parts of what torch computes.
     parts = config.engine.gradients != "torch" and not no_kernel_networks(config.engine.fused, replace(fusion, network_rows={}))
     recurrent = Choice("kernels" if parts and fusion.recurrent_rows else "torch")
-    if on_gpu and recurrent.by == "kernels" and not rows_fit(fusion.recurrent_rows):
+    if on_gpu and recurrent.by == "kernels" and not recurrent_rows_fit(fusion.recurrent_rows):
         recurrent = Choice("torch", f"a layer {too_wide}".replace("rows", "units"))
 
     repeated = Choice("Python", _not_captured(config, environment)) if on_gpu else Choice("Python")
@@ -63,6 +63,7 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         optimizer=Choice("kernels" if parts else "torch"),
         repeated=repeated,
         keeps=config.engine.keep_activations and not why_stepwise and not why_torch_gradients and not on_gpu,
+        no_tensor_cores=_no_tensor_cores() if on_gpu and not why_torch else "",
     )
 
 
@@ -79,6 +80,20 @@ def _not_captured(config: Config, environment: Defined) -> str:
 
 def rows_fit(rows: int) -> bool:
     """Return whether a block of shared memory on CUDA holds so many rows of activations."""
-    from warprun.kernels.mlp_cuda import columns_for
+    from warprun.simulation import cuda_layers
 
-    return columns_for(rows, 1) > 0
+    return cuda_layers.rows_fit(rows)
+
+
+def recurrent_rows_fit(rows: int) -> bool:
+    """Return the same for recurrent layers, which are computed in float32."""
+    from warprun.simulation.cuda_layers import FLOATS
+
+    return FLOATS.columns_for(rows, 1) > 0
+
+
+def _no_tensor_cores() -> str:
+    """Return why layers are computed in float32 on CUDA; empty if tensor cores compute them."""
+    from warprun.simulation.cuda_layers import why_not
+
+    return why_not()

@@ -121,6 +121,22 @@ def cuda_memory() -> int | None:
     return size.value if _first_gpu_tells("cuDeviceTotalMem_v2", ctypes.byref(size)) else None
 
 
+def gpu_capability() -> tuple[int, int]:
+    """Return the compute capability of the first GPU, by the driver, which takes no memory of it; (0, 0) if there is no GPU."""
+    return _attribute(75), _attribute(76)
+
+
+def gpu_shared_bytes() -> int:
+    """Return the shared memory that a block on the first GPU can have if its kernel asks for it; 0 if there is no GPU."""
+    return _attribute(97)
+
+
+def _attribute(number: int) -> int:
+    """Return an attribute of the first GPU, by its number in CUdevice_attribute; 0 if there is no GPU."""
+    value = ctypes.c_int()
+    return value.value if _first_gpu_tells("cuDeviceGetAttribute", ctypes.byref(value), number) else 0
+
+
 def gpu_name() -> str | None:
     """Return the name of the first GPU, by the driver, which takes no memory of it; None if there is no GPU."""
     name = ctypes.create_string_buffer(100)

@@ -1,7 +1,7 @@
 """Fully connected networks in one CUDA block: activations of a few actors in shared memory. Functions for kernels, and their tables.
 
 The activations of a block are a flat array, with row r of column c at r * columns + c: the rows of the input, then those of each layer's
-output. Weights are copied to a separate [in, out] array before every rollout (see `pack`), so that a warp reads consecutive weights, which
+output. Weights are copied to a separate [in, out] array before every rollout, so that a warp reads consecutive weights, which
 stay in the L1 cache. A thread computes TALL outputs of FOUR columns at a time: 12 loads feed 32 multiply-adds, because loads are the
 bottleneck. Layers with fewer outputs, usually the last, use one thread per output and column. The caller puts a barrier between layers.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from warprun.kernels.mlp import RELU, TANH, Layer, Network, layers_of, normalized
+from warprun.kernels.mlp import RELU, TANH, Layer, Network, normalized
 from warprun.math import tanh
 
 if TYPE_CHECKING:
@@ -29,15 +29,22 @@ LINE = 32
 """float32 elements of a cache line, to which the weights of each layer are aligned."""
 
 
+def whole_word(low, high, rest):
+    """Stand for `mlp_tensor.split_word` where no weights have such words, as the GPU has no instruction that splits a number."""
+    return low
+
+
 class BlockNetwork(NamedTuple):
     """A network in the form that CUDA kernels take; they get device arrays in place of the tensors."""
 
     weights: torch.Tensor
-    """[W] float32, in the order that `pack` returns."""
+    """[W] float32, in the order of `pack_layers`."""
     layers: torch.Tensor
-    """[layer, 7] int32: start in `weights`, row width there, n_in, n_out, first input row, first output row, activation."""
+    """[layer, 7] int32, see `pack_layers`."""
     columns: int
-    """Columns of the block, a multiple of FOUR."""
+    """Columns of the block."""
+    stride: int
+    """Elements from a row of the block to the next."""
     policy_row: int
     """First row of the policy's outputs."""
     logits: int
@@ -61,15 +68,9 @@ class BlockInference(NamedTuple):
     """[N * A * P] float32: policy outputs."""
 
 
-def pack(network: Network, outputs: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the parameter index of each element of BlockNetwork.weights, [W] int64, with its `layers` and `log_std`."""
-    index, layers = pack_layers(layers_of(network))
-    of_std = network.log_std + np.arange(outputs - (network.value_row - network.policy_row))
-    return np.concatenate((index, of_std)), layers, len(index)
-
-
 def pack_layers(table: Sequence[Layer]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the parameter index of each weight, [W] int64, and the table of layers, [layer, 7] int32, see `BlockNetwork`.
+    """Return the source of each number of the weights, [W, 2] int32 (`cuda_layers.pack`), and the table of layers, [layer, 7] int32: start
+    in the weights, row width there, n_in, n_out, first input row, first output row, activation.
 
     A layer is one row of biases, then one row of weights per input. Rows of layers with TALL or more outputs are padded to a multiple of
     TALL; the results of the padding are not stored.
@@ -85,42 +86,16 @@ def pack_layers(table: Sequence[Layer]) -> tuple[np.ndarray, np.ndarray]:
         layers.append((end, width, layer.n_in, layer.n_out, layer.in_row, layer.out_row, layer.activation))
         index += [rows.ravel(), np.zeros(-rows.size % LINE, np.int64)]
         end += rows.size + -rows.size % LINE
-    return np.concatenate(index), np.array(layers, np.int32)
+    return plain(np.concatenate(index)), np.array(layers, np.int32)
 
 
-def block_network(network: Network, outputs: int, columns: int, device: torch.device) -> tuple[BlockNetwork, torch.Tensor]:
-    """Return a BlockNetwork on `device`, and the index with which its weights are gathered from `network.parameters`, [W] int64."""
-    import torch
-
-    index, layers, log_std = pack(network, outputs)
-    normalizes = len(network.mean) > 0
-    made = BlockNetwork(
-        weights=torch.empty(len(index), device=device),
-        layers=torch.from_numpy(layers).to(device),
-        columns=columns,
-        policy_row=network.policy_row,
-        logits=network.value_row - network.policy_row,
-        value_row=network.value_row if any(row[5] <= network.value_row < row[5] + row[3] for row in layers) else -1,
-        log_std=log_std,
-        normalizes=normalizes,
-        # An empty array has no address that a kernel could get.
-        mean=torch.as_tensor(network.mean) if normalizes else torch.zeros(1, device=device),
-        scale=torch.as_tensor(network.scale) if normalizes else torch.ones(1, device=device),
-    )
-    return made, torch.from_numpy(index).to(device)
-
-
-def columns_for(rows: int, actors: int) -> int:
-    """Return the columns of a block, so that `actors` are split evenly; 0 if a network of `rows` rows does not fit in shared memory."""
-    most = SHARED_BYTES // (4 * rows) // FOUR * FOUR
-    if most == 0:
-        return 0
-    turns = -(-actors // most)
-    return -(-actors // (turns * FOUR)) * FOUR
+def plain(index: np.ndarray) -> np.ndarray:
+    """Return the sources of numbers that are parameters as they are, [W, 2] int32."""
+    return np.stack((index, np.full_like(index, -1)), -1).astype(np.int32)
 
 
 def threads_for(network: Network, columns: int) -> int:
-    """Return how many threads compute the widest layer at once, each TALL outputs of FOUR columns."""
+    """Return how many threads compute the widest layer at once, each TALL x FOUR numbers, or a warp of them 64 x 16 on tensor cores."""
     return -(-int(np.asarray(network.layers)[:, 3].max()) // TALL) * (columns // FOUR)
 
 
@@ -131,7 +106,7 @@ def load_columns(network, obs, first, count, features, block, thread, threads):
         x = read(obs, first * features + n)
         if network.normalizes:
             x = normalized(x, read(network.mean, f), read(network.scale, f))
-        write(block, f * network.columns + column, x)
+        write(block, f * network.stride + column, x)
 
 
 def compute_layer(network, layer, block, thread, threads):
@@ -319,10 +294,10 @@ def store_outputs(network, block, first, count, outputs, policy_output, value, t
     for n in range(thread, count * outputs, threads):
         column, k = n // outputs, n % outputs
         if k < network.logits:
-            y = read(block, (network.policy_row + k) * network.columns + column)
+            y = read(block, (network.policy_row + k) * network.stride + column)
         else:
             y = read(network.weights, network.log_std + k - network.logits)
         write(policy_output, first * outputs + n, y)
     for column in range(thread, count, threads):
-        y = read(block, network.value_row * network.columns + column) if network.value_row >= 0 else float32(0.0)
+        y = read(block, network.value_row * network.stride + column) if network.value_row >= 0 else float32(0.0)
         write(value, first + column, y)

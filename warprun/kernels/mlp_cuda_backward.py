@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp import RELU, TANH, Layer
-from warprun.kernels.mlp_cuda import FOUR, LINE, TALL, accumulate, four, multiply_add, plus, read, read_four, write, write_four
+from warprun.kernels.mlp_cuda import FOUR, LINE, TALL, accumulate, four, multiply_add, plain, plus, read, read_four, write, write_four
 
 float32 = np.float32
 
@@ -35,10 +35,12 @@ class BlockBackward(NamedTuple):
     """[S, 2] int32: rows of the block whose sums belong to the gradient, and where each is added there."""
     columns: int
     """Of the block."""
+    stride: int
+    """Elements from a row of the block to the next."""
 
 
 def pack_backward(table: Sequence[Layer]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the parameter index of each element of BlockBackward.weights, [V] int64, and its `layers`."""
+    """Return the source of each number of BlockBackward.weights, [V, 2] int32, and its `layers`."""
     index, end = [np.zeros(0, np.int64)], 0
     activations = {layer.out_row: layer.activation for layer in table}
     layers = []
@@ -50,7 +52,7 @@ def pack_backward(table: Sequence[Layer]) -> tuple[np.ndarray, np.ndarray]:
         layers.append((end, width, layer.n_in, layer.n_out, layer.in_row, layer.out_row, activation, layer.weight, layer.bias))
         index += [rows.ravel(), np.zeros(-rows.size % LINE, np.int64)]
         end += rows.size + -rows.size % LINE
-    return np.concatenate(index), np.array(layers, np.int32)
+    return plain(np.concatenate(index)), np.array(layers, np.int32)
 
 
 def bias_rows(table: Sequence[Layer]) -> list[tuple[int, int]]:
@@ -208,7 +210,7 @@ def add_row_sums(network, back, block, slopes, at, fresh, thread, threads):
     """Add the sums of the rows in `back.sums`, this thread's share, to `slopes` from index `at` on; `fresh`: there is nothing yet."""
     columns = back.columns
     for n in range(thread, back.sums.shape[0], threads):
-        row, to = back.sums[n, 0] * columns, at + back.sums[n, 1]
+        row, to = back.sums[n, 0] * back.stride, at + back.sums[n, 1]
         total = float32(0.0)
         column = thread % columns
         for _ in range(columns):

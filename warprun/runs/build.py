@@ -52,6 +52,10 @@ def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
         torch.set_float32_matmul_precision("high" if config.engine.tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = config.engine.tf32
         torch.backends.cudnn.deterministic = True
+        # Imports Numba's CUDA part, which may be absent where there is no GPU.
+        from warprun.simulation.cuda_layers import verify
+
+        verify()
     environment, _ = load_environment(config.env, config.concurrency.parallel)
     tables = make_tables(environment, config.env) if isinstance(environment, Environment) else None
     return Setup(config, device, environment, tables, make_plan(config, environment, device.kind), communicator)

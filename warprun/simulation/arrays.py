@@ -177,6 +177,8 @@ class ArrayPlan:
     """Whether an environment with a fault ends its episode, which does not count, and begins a new one in the same step."""
     by_caller: bool = False
     """Whether a caller gives single steps (`vector_engine.py`): actions in the environment's units, one row of every rollout array."""
+    network_rows: int = 0
+    """Rows of a block of activations of the largest network of a fused rollout."""
     staggered: bool = False
     """Whether one of the first episodes of every environment is cut off, so that later ones do not end together."""
 

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp import Network
-from warprun.kernels.mlp_cuda import BlockInference, block_network, columns_for, threads_for
+from warprun.kernels.mlp_cuda import BlockInference, threads_for
 from warprun.simulation.allocation import Array, Arrays, KernelValues, Step, StepArguments, kernel_arguments
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.cpu import Kernel
 from warprun.simulation.cuda_launch import WARP, Launcher, grid_for, on_device
+from warprun.simulation.cuda_layers import Layers, block_network, chosen, pack
 
 ENVIRONMENTS_PER_BLOCK = 32
 """Of a fused rollout with one thread per environment: small blocks, so that 10,000 environments reach every multiprocessor."""
@@ -26,8 +27,9 @@ THREADS_PER_ROLLOUT = (64, 128)
 class FusedLaunch(NamedTuple):
     """Networks, grid and memory of the launch of a fused rollout."""
 
+    layers: Layers
     packed: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], ...]
-    """For each group: parameters, the index that reorders them, and the weights that result before every rollout."""
+    """For each group what `pack` takes: parameters, the sources of the weights, and the weights."""
     grid: tuple[int, int]
     shared_bytes: int
     inferences: tuple[object, ...]
@@ -52,8 +54,8 @@ class CudaBackend:
 
     def rollout(self, steps: int, greedy: bool) -> None:
         assert self._fused is not None
-        for parameters, index, weights in self._fused.packed:
-            torch.index_select(parameters, 0, index, out=weights)
+        for parameters, sources, weights in self._fused.packed:
+            pack(parameters, sources, weights, self._fused.layers)
         arguments = (steps, greedy, np.uint32(0), *self._arguments, *self._fused.inferences)
         self._launch.on("rollout", self._fused.grid, arguments, self._fused.shared_bytes)
 
@@ -65,15 +67,16 @@ class CudaBackend:
         groups = self._plan.environment.groups
         one_actor = all(group.size == 1 for group in groups)
         actors = {group.name: ENVIRONMENTS_PER_BLOCK if one_actor else group.size for group in groups}
-        columns = {name: columns_for(networks[name].rows, count) for name, count in actors.items()}
+        layers = chosen(self._plan.network_rows)
+        columns = {name: layers.columns_for(networks[name].rows, count) for name, count in actors.items()}
         if one_actor:
             columns = dict.fromkeys(columns, min(columns.values()))
         packed, inferences = [], []
         for group in groups:
             network, policy_output = networks[group.name], self._values[f"{group.name}_Arrays"]["policy_output"]
             assert isinstance(policy_output, torch.Tensor)
-            made, index = block_network(network, group.action.outputs, columns[group.name], policy_output.device)
-            packed.append((torch.as_tensor(network.parameters), index, made.weights))
+            made, sources = block_network(network, group.action.outputs, columns[group.name], policy_output.device, layers)
+            packed.append((torch.as_tensor(network.parameters), sources, made.weights))
             inferences.append(on_device(BlockInference(made, policy_output.flatten())))
         least, most = THREADS_PER_ROLLOUT
         useful = max(threads_for(networks[name], count) for name, count in columns.items())
@@ -81,8 +84,8 @@ class CudaBackend:
         if one_actor:
             blocks, of_actors = -(-self._plan.n_envs // min(columns.values())), least
         grid = (blocks, min(most, max(least, of_actors, -(-useful // WARP) * WARP)))
-        shared_bytes = max(4 * networks[name].rows * count for name, count in columns.items())
-        return FusedLaunch(tuple(packed), grid, shared_bytes, tuple(inferences))
+        shared_bytes = max(4 * networks[name].rows * layers.stride(count) for name, count in columns.items())
+        return FusedLaunch(layers, tuple(packed), grid, shared_bytes, tuple(inferences))
 
 
 class CudaSteps:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import torch
 from numba import cuda
@@ -15,7 +16,8 @@ from numba import cuda
 from warprun.errors import UserError
 from warprun.kernels import ahead
 from warprun.kernels import compile as kernels
-from warprun.kernels.driver import gpu_error, is_refusal
+from warprun.kernels.driver import gpu_error, gpu_shared_bytes, is_refusal
+from warprun.kernels.mlp_cuda import SHARED_BYTES
 from warprun.simulation.arrays import ArrayPlan
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Launcher:
         with refusals(name, self._environment()):
             if grid is None:
                 grid = self._grids[name] = grid_for(self._plan, most_threads(kernel, arguments))
+            allow(kernel, arguments, shared_bytes)
             kernel[(*grid, current_stream(), shared_bytes)](*arguments)
 
     def _environment(self) -> str:
@@ -58,7 +61,9 @@ def launch(module: ModuleType, name: str, grid: tuple[int, int], arguments: Sequ
     """Launch a kernel that is no environment's on torch's current stream, on a grid of blocks and threads of a block. Raises UserError if
     the GPU refuses it."""
     with refusals(name, "the learner"):
-        getattr(module, name)[(*grid, current_stream(), shared_bytes)](*arguments)
+        kernel = getattr(module, name)
+        allow(kernel, arguments, shared_bytes)
+        kernel[(*grid, current_stream(), shared_bytes)](*arguments)
 
 
 def want(module: ModuleType, name: str, arguments: Sequence[object]) -> None:
@@ -99,6 +104,25 @@ def most_threads(kernel: CUDADispatcher, arguments: Sequence[object]) -> int:
         return MOST_THREADS
     compiled = kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))
     return int(compiled.max_threads_per_block) // WARP * WARP
+
+
+def allow(kernel: CUDADispatcher, arguments: Sequence[object], shared_bytes: int) -> None:
+    """Let blocks of a kernel have more shared memory than every kernel may ask for, if they do. Compiles the kernel if it is not."""
+    # A kernel may have shared memory of a fixed size beside.
+    if SIMULATED or shared_bytes <= SHARED_BYTES // 2 or kernel in _allowed:
+        return
+    from numba.cuda.cudadrv.driver import binding, driver
+
+    compiled = kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))
+    function = compiled._codelibrary.get_cufunc()
+    limit = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    # All that the GPU has, because the next launch may ask for more.
+    most = gpu_shared_bytes() - function.attrs.shared
+    driver.cuKernelSetAttribute(limit, most, function.handle, function.device.id)
+    _allowed.add(kernel)
+
+
+_allowed: WeakSet[CUDADispatcher] = WeakSet()
 
 
 def grid_for(plan: ArrayPlan, most: int = MOST_THREADS) -> tuple[int, int]:

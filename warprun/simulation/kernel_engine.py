@@ -99,7 +99,8 @@ class KernelEngine:
         vary = vary or {}
         target = target_for(environment, device.kind)
         policies: PolicyKind = exploration.policies if exploration else "sampled"
-        plan = ArrayPlan(environment, target, n_envs, horizon, tuple(vary), policies, replaces, staggered=staggered)
+        rows = max((network.rows for network in (networks or {}).values()), default=0)
+        plan = ArrayPlan(environment, target, n_envs, horizon, tuple(vary), policies, replaces, network_rows=rows, staggered=staggered)
         if device.kind == "cudasim" and n_envs > SIMULATOR_LIMIT:
             raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
         checks = rollout is None  # else the environment is one of warprun's own

@@ -29,6 +29,7 @@ from warprun.learning.on_policy import Learner
 from warprun.learning.operations import Operations
 from warprun.learning.settings.agent import OptimizerConfig
 from warprun.learning.settings.networks import NetworkConfig
+from warprun.simulation import cuda_layers
 
 NETWORKS = {
     "tanh": NetworkConfig(hidden=[9, 8]),
@@ -51,14 +52,15 @@ UPDATES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 KERNEL_MODULES = [import_module(f"{cuda.__name__}.{each.name}") for each in pkgutil.iter_modules(cuda.__path__)]
+KERNEL_MODULES.append(cuda_layers)
 """All modules with kernels of a learner."""
 
 
 def with_few_threads() -> None:
     """Let blocks have few threads from now on: in the simulator, Python starts every one of them."""
     cuda_sums.PARTS = 2
-    for module in (cuda_minibatches, cuda_optimizer, cuda_returns, cuda_statistics):
-        module.THREADS = 32
+    for module in (cuda_minibatches, cuda_optimizer, cuda_returns, cuda_statistics, cuda_layers):
+        module.THREADS = 32  # type: ignore[attr-defined]
 
 
 def cuda_kernels(learner: Learner[Any]) -> Operations:

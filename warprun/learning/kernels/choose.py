@@ -112,19 +112,21 @@ def on_cuda(reference: TorchOperations) -> Operations:
     Statistics of several processes or of several sources of rollouts stay with torch.
     """
     # Imports Numba's CUDA part, which may be absent where there is no GPU.
-    from warprun.learning.kernels.cuda.gradient import REGISTERS, CudaGradient, Packed, policy_columns
+    from warprun.learning.kernels.cuda.gradient import COLUMNS, CudaGradient, Packed, Placed, gradient_rows
     from warprun.learning.kernels.cuda.minibatches import CudaMinibatches
     from warprun.learning.kernels.cuda.optimizer import CudaAdam
     from warprun.learning.kernels.cuda.returns import CudaReturns
     from warprun.learning.kernels.cuda.statistics import THREADS, CudaObservations, CudaRewards
+    from warprun.simulation.cuda_layers import chosen
 
     policy, group, rewards = reference.policy, reference.group, reference.reward_normalizer
     network = policy.kernel_network()
     normalizes = rewards and rewards.statistics.communicator.size == 1 and rewards.sources == 1 and not group.leaves
     returns = CudaReturns(network, reference, CudaRewards(rewards, group.name) if rewards and normalizes else None)
-    packed = Packed.of(network)
-    loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, packed.beside, network.log_std)
-    of_tiles = CudaGradient([packed], network.rows, loss, policy_columns, REGISTERS)
+    loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, 0, network.log_std)
+    layers = chosen(rows := gradient_rows(network.rows, loss.scratch, loss.terms))
+    packed = Packed(*Placed.of(network), layers)
+    of_tiles = CudaGradient([packed], network.rows, loss, layers, layers.columns_for(rows, COLUMNS), bounded=True)
     gradient = PolicyGradient(of_tiles, policy.space, reference.entropy_coef.device)
     returns.compile_ahead()
     gradient.compile_ahead()

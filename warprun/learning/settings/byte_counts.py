@@ -25,8 +25,8 @@ GRADIENT_BLOCKS_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once (`learning.kernels.cpu.gradient.CACHE_BYTES`)."""
 ACTIVATIONS_BYTES = 128 << 20
 """Most bytes of activations that a rollout keeps for the gradient, for each thread."""
-GRADIENT_THREADS = 512
-"""Threads of a multiprocessor that compute a gradient at once: as many as its registers allow (`learning.kernels.cuda.gradient`)."""
+GRADIENT_THREADS = 384
+"""Threads of a multiprocessor that compute a gradient at once: as its registers allow (`learning.kernels.cuda.gradient`)."""
 MULTIPROCESSORS = 160
 """Of a large GPU."""
 PARTIAL_BYTES = 128 << 20

@@ -56,6 +56,8 @@ class Plan:
     not at all."""
     keeps: bool
     """Whether gradients take the activations of rollouts that fit into the memory for them, instead of computing them again."""
+    no_tensor_cores: str = ""
+    """Why kernels on a GPU compute layers in float32; empty if tensor cores do, or if there is no GPU."""
 
     @property
     def fused(self) -> bool:
@@ -75,6 +77,8 @@ class Plan:
             parts.append("recurrent layers by kernels")
         elif self.recurrent.why:
             parts.append(f"recurrent layers by torch ({self.recurrent.why})")
+        if self.no_tensor_cores:
+            parts.append(f"layers in float32 ({self.no_tensor_cores})")
         path = ", ".join(parts).replace("fused, ", "fused rollout, ")
         if self.repeated.by == "graphs":
             return f"{path}; captured in CUDA graphs"

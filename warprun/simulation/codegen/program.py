@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from warprun.environment import Group
 from warprun.kernels.lanes import AT_ONCE, lowest_bit, set_flags
 from warprun.kernels.mlp import infer
-from warprun.kernels.mlp_cuda import compute_layer, load_columns, store_outputs
+from warprun.kernels.mlp_cuda import load_columns, store_outputs
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.bodies import Bodies
 from warprun.simulation.codegen.expressions import Expressions, seen
@@ -140,8 +140,8 @@ def write(plan: ArrayPlan, auto_reset: bool = True) -> Program:
     if plan.by_caller:
         kernels = advance_kernels(expressions, bodies)
     else:
-        for function in (infer,) if plan.target is CPU else (load_columns, compute_layer, store_outputs):
-            names.use(function.__name__, function)
+        for name, function in _inference(plan).items():
+            names.use(name, function)
         kernels = [plan.target.kernel(kernel, body, expressions.groups) for kernel, body in bodies.items()]
         kernels.append(plan.target.rollout(expressions.groups))
     source = fill(
@@ -154,6 +154,16 @@ def write(plan: ArrayPlan, auto_reset: bool = True) -> Program:
         kernels="\n\n\n".join(kernels),
     )
     return Program(source + "\n", names.functions)
+
+
+def _inference(plan: ArrayPlan) -> dict[str, Function]:
+    """Return the functions that compute a network within a rollout, by the names that the source uses."""
+    if plan.target is CPU:
+        return {"infer": infer}
+    # Imports Numba's CUDA part, which may be absent where there is no GPU.
+    from warprun.simulation.cuda_layers import chosen
+
+    return {"load_columns": load_columns, "compute_layer": chosen(plan.network_rows).compute_layer, "store_outputs": store_outputs}
 
 
 def _classes(expressions: Expressions) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 
 from warprun.kernels.mlp import Layer, Network, layers_of
-from warprun.kernels.mlp_cuda import columns_for, pack_layers, write
-from warprun.kernels.mlp_cuda_backward import BlockBackward, bias_rows, pack_backward
+from warprun.kernels.mlp_cuda import write
+from warprun.kernels.mlp_cuda_backward import BlockBackward
 from warprun.learning.kernels.cuda.sums import BlockSums
 from warprun.learning.kernels.cuda.tiles import (
     Net,
@@ -33,15 +33,18 @@ from warprun.learning.kernels.layers import Outputs
 from warprun.learning.kernels.tile_loss import UNKNOWN, Layout, TileLoss, settings_for
 from warprun.learning.settings.byte_counts import GRADIENT_THREADS, cuda_blocks
 from warprun.learning.settings.plan import LOSS_ROWS
+from warprun.simulation import cuda_layers
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device, want
+from warprun.simulation.cuda_layers import Layers, pack, pack_ahead
 
 COLUMNS = 32
 """Most rows of a tile: a warp's."""
-REGISTERS = 65536 // GRADIENT_THREADS
-"""Most registers of a thread with which so many threads fit on a multiprocessor."""
-BOUND = {} if SIMULATED else {"max_registers": REGISTERS}
-"""Option of kernels that compute networks for many rows."""
+REGISTERS = {(7, 5): 128, (8, 0): 176, (9, 0): 168}
+"""Most registers of a thread of a kernel that computes networks for many rows, from a compute capability on: as few as it has without
+spills, so that many threads fit on a multiprocessor."""
+MOST_THREADS, TOGETHER = 256, GRADIENT_THREADS // 2
+"""Most threads of a block, where few run at once and where at least two should on a multiprocessor."""
 
 float32 = np.float32
 
@@ -49,14 +52,14 @@ KERNEL = '''"""The gradient of the loss $name on CUDA; written by warprun."""
 
 from numba import cuda, float32
 
-COLUMNS, THREADS, TERMS = $columns, $threads, $terms
+COLUMNS, STRIDE, THREADS, TERMS = $columns, $stride, $threads, $terms
 
 
 @cuda.jit(cache=CACHE, fastmath=False, **BOUND)
-def gradient(weights, sums, settings, batch, parameter_rows, count, rows, width, columns, partial):
+def gradient(weights, sums, settings, batch, parameter_rows, count, rows, width, columns, stride, partial):
     thread = cuda.threadIdx.x
     block = cuda.shared.array(0, float32)
-    for m in range(thread, rows * COLUMNS, THREADS):
+    for m in range(thread, rows * STRIDE, THREADS):
         write(block, m, float32(0.0))
     at, weight = cuda.blockIdx.x * width, float32(1.0) / float32(count)
     # Sums over columns have their number as a variable: unrolled, they would keep 32 addresses in registers.
@@ -64,7 +67,7 @@ def gradient(weights, sums, settings, batch, parameter_rows, count, rows, width,
     fresh = True
     for begin in range(cuda.blockIdx.x * COLUMNS, count, cuda.gridDim.x * COLUMNS):
         cuda.syncthreads()
-        tile = Tile(begin, min(COLUMNS, count - begin), block, COLUMNS, thread, THREADS, $first_term, $first_term + TERMS, weight)
+        tile = Tile(begin, min(COLUMNS, count - begin), block, COLUMNS, STRIDE, thread, THREADS, $first_term, $first_term + TERMS, weight)
         clear_terms(tile, TERMS)
         clear_kept(tile, parameter_rows)
         loss(tile, nets, settings, batch)
@@ -74,41 +77,65 @@ def gradient(weights, sums, settings, batch, parameter_rows, count, rows, width,
 '''
 NET = """
         Net(
-            weights[$k].weights, weights[$k].layers, BlockBackward(weights[$k].weights_back, weights[$k].back, sums, columns),
-            weights[$k].outputs, weights[$k].first, weights[$k].slopes, COLUMNS,
+            weights[$k].weights, weights[$k].beside, weights[$k].layers,
+            BlockBackward(weights[$k].weights_back, weights[$k].back, sums, columns, stride),
+            weights[$k].outputs, weights[$k].first, weights[$k].slopes, COLUMNS, STRIDE,
             weights[$k].normalizes, weights[$k].mean, weights[$k].scale,
         ),"""
 
 
+class Placed(NamedTuple):
+    """A network, or several that share their inputs, and its place in the shared array."""
+
+    parameters: torch.Tensor
+    table: Sequence[Layer]
+    """With the rows of the shared array, as `outputs`."""
+    outputs: Outputs
+    first: int
+    """Row of the first input."""
+    slopes: int
+    """Row of the first input's slope."""
+    beside: int = 0
+    """First of the parameters that belong to no layer."""
+    statistics: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Mean and 1 / standard deviation of observations."""
+
+    @staticmethod
+    def of(network: Network) -> Placed:
+        """Return a policy with its value; its log standard deviations belong to no layer."""
+        parameters, mean, scale = (torch.as_tensor(each) for each in (network.parameters, network.mean, network.scale))
+        outputs = Outputs(network.value_row - network.policy_row + 1, network.policy_row, 1)
+        return Placed(parameters, layers_of(network), outputs, 0, 0, network.log_std, (mean, scale) if len(mean) else None)
+
+
 class Packed:
-    """The weights of a network in the orders in which kernels read them, and its place in the shared array."""
+    """The weights of a network in the orders in which kernels read them."""
 
     def __init__(
         self,
         parameters: torch.Tensor,
-        table: Iterable[Layer],
+        table: Sequence[Layer],
         outputs: Outputs,
         first: int,
         slopes: int,
-        beside: Sequence[int] = (),
-        statistics: tuple[torch.Tensor, torch.Tensor] | None = None,
+        beside: int,
+        statistics: tuple[torch.Tensor, torch.Tensor] | None,
+        layers: Layers,
     ) -> None:
-        """`table` and `outputs` have the rows of the shared array; `slopes` is the row of the first input's slope. `beside` are parameters
-        of no layer, which follow the weights; `statistics` are mean and 1 / standard deviation of observations."""
-        device, self.parameters, self.table = parameters.device, parameters, list(table)
-        forward, layers = pack_layers(self.table)
-        backward, back = pack_backward(self.table)
+        """The arguments are those of `Placed`, and the layers of the kernels."""
+        device, self.parameters, self.table, self._layers = parameters.device, parameters, table, layers
+        forward, of_forward = layers.pack_layers(table)
+        backward, back = layers.pack_backward(table)
         back[:, 4] = np.where(back[:, 4] == first, slopes, back[:, 4])
-        self.beside, beside_end = len(forward), len(forward) + len(beside)
-        """Where `beside` begins in the weights."""
-        self._index = torch.from_numpy(np.concatenate((forward, np.array(beside, np.int64), backward))).to(device)
-        self._packed = torch.empty(len(self._index), device=device)
+        self._sources = torch.from_numpy(np.concatenate((forward, backward))).to(device)
+        self._packed = torch.empty(len(self._sources), device=device)
         # An empty array has no address that a kernel could get.
         mean, scale = statistics or (torch.zeros(1, device=device), torch.ones(1, device=device))
         self.weights = Weights(
-            weights=self._packed[:beside_end],
-            weights_back=self._packed[beside_end:],
-            layers=torch.from_numpy(layers).to(device),
+            weights=self._packed[: len(forward)],
+            weights_back=self._packed[len(forward) :],
+            beside=parameters[beside:] if beside < len(parameters) else parameters,
+            layers=torch.from_numpy(of_forward).to(device),
             back=torch.from_numpy(back).to(device),
             outputs=outputs,
             first=first,
@@ -118,17 +145,13 @@ class Packed:
             scale=scale,
         )
 
-    @staticmethod
-    def of(network: Network) -> Packed:
-        """Return a policy with its value; its log standard deviations lie beside the weights."""
-        parameters, mean, scale = (torch.as_tensor(each) for each in (network.parameters, network.mean, network.scale))
-        outputs = Outputs(network.value_row - network.policy_row + 1, network.policy_row, 1)
-        beside = range(network.log_std, len(parameters))
-        return Packed(parameters, layers_of(network), outputs, 0, 0, beside, (mean, scale) if len(mean) else None)
-
     def refresh(self) -> None:
         """Copy the parameters."""
-        torch.index_select(self.parameters, 0, self._index, out=self._packed)
+        pack(self.parameters, self._sources, self._packed, self._layers)
+
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernel of `refresh` (`kernels.ahead`)."""
+        pack_ahead(self.parameters, self._sources, self._packed, self._layers)
 
 
 class CudaGradient:
@@ -139,59 +162,77 @@ class CudaGradient:
         nets: Sequence[Packed],
         end: int,
         loss: TileLoss,
-        columns: Callable[[int], int],
-        registers: int | None = None,
+        layers: Layers,
+        columns: int,
+        bounded: bool = False,
         most_rows: int | None = None,
     ) -> None:
-        """`end` is the row behind all networks; `columns(rows)` returns those of a tile; `registers` are the most of a thread; `most_rows`
+        """`end` is the row behind all networks; `columns` are those of a tile; `bounded`: threads have at most REGISTERS; `most_rows`
         those of a batch, if they are known."""
         self._nets, trained, self._rows = nets, nets[-1], gradient_rows(end, loss.scratch, loss.terms)
         device, size = trained.parameters.device, len(trained.parameters)
-        self._columns = columns(self._rows)
+        self._columns, self._stride = columns, layers.stride(columns)
         kept = loss.parameter_rows
-        sums = [*bias_rows(trained.table), *((end + k, size + k) for k in range(loss.terms))]
+        sums = [*layers.row_sums(trained.table), *((end + k, size + k) for k in range(loss.terms))]
         sums += [(end + loss.terms + kept.row + d, kept.parameter + d) for d in range(kept.number)]
+        # Even, so that two numbers are added at a time; what fills it up is no part of the results.
+        self._width = size + loss.terms + (size + loss.terms) % 2
+        sums += [(end, n) for n in range(size + loss.terms, self._width)]
         self._sums = torch.tensor(sums, dtype=torch.int32, device=device)
-        self._kept, self._width = kept, size + loss.terms
-        self._threads = threads_of([layer for net in nets for layer in net.table])
+        self._kept = kept
+        self._threads = threads_of([layer for net in nets for layer in net.table], TOGETHER if bounded else MOST_THREADS)
         blocks = cuda_blocks(self._width, self._threads, multiprocessors(device))
         self._blocks = blocks if most_rows is None else min(blocks, -(-most_rows // self._columns))
         self._sum = self.sums = BlockSums(self._width, self._blocks, device)
         self._settings = settings_for(loss.settings, lambda tensor: on_device(tensor.view(-1)), words)
-        self._results = self._sum.total[:size], self._sum.total[size:]
-        self.module = _module(loss.loss, len(nets), self._columns, self._threads, loss.terms, end, registers)
+        self._results = self._sum.total[:size], self._sum.total[size : size + loss.terms]
+        self.module = _module(layers, loss.loss, len(nets), self._columns, self._threads, loss.terms, end, bounded)
 
     def __call__(self, batch: NamedTuple, count: int, layout: Layout = UNKNOWN) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the flat gradient [P] of the mean loss over `count` rows, and means of its terms; the next call overwrites both."""
         for net in self._nets:
             net.refresh()
         blocks = min(self._blocks, -(-count // self._columns))
-        launch(self.module, "gradient", (blocks, self._threads), self._arguments(batch, count), 4 * self._rows * self._columns)
+        launch(self.module, "gradient", (blocks, self._threads), self._arguments(batch, count), 4 * self._rows * self._stride)
         self._sum.add(blocks)
         return self._results
 
     def compile_ahead(self, batch: NamedTuple) -> None:
         """Let another process compile the kernels for batches of such tensors (`kernels.ahead`)."""
         want(self.module, "gradient", self._arguments(batch, 1))
+        self._nets[-1].compile_ahead()
         self._sum.compile_ahead()
 
     def _arguments(self, batch: NamedTuple, count: int) -> tuple[object, ...]:
         weights = tuple(on_device(net.weights) for net in self._nets)
         given = (weights, on_device(self._sums), self._settings, on_device(batch), self._kept, count)
-        return (*given, self._rows, self._width, self._columns, on_device(self._sum.partial))
+        return (*given, self._rows, self._width, self._columns, self._stride, on_device(self._sum.partial))
 
 
 def _module(
-    loss: Callable[..., None], networks: int, columns: int, threads: int, terms: int, first_term: int, registers: int | None
+    layers: Layers, loss: Callable[..., None], networks: int, columns: int, threads: int, terms: int, first_term: int, bounded: bool
 ) -> ModuleType:
     """Return the kernel of a loss on tiles of so many networks."""
     assert isinstance(loss, FunctionType)
     nets = "".join(fill(NET, k=str(k)) for k in range(networks))
-    numbers = {"columns": columns, "threads": threads, "terms": terms, "first_term": first_term, "trained": networks - 1}
+    numbers = {
+        "columns": columns,
+        "stride": layers.stride(columns),
+        "threads": threads,
+        "terms": terms,
+        "first_term": first_term,
+        "trained": networks - 1,
+    }
     source = fill(KERNEL, name=loss.__name__, nets=nets, **{name: str(number) for name, number in numbers.items()})
-    named = {f.__name__: f for f in (write, clear_terms, clear_kept, clear_rest, add_gradient, Tile, Net, BlockBackward)}
-    bound = {} if SIMULATED or registers is None else {"max_registers": registers}
-    return module_for(f"{loss.__name__}_cuda", source, {**named, "loss": for_cuda(loss), "BOUND": bound})
+    named = {f.__name__: f for f in (write, clear_terms, clear_kept, clear_rest, Tile, Net, BlockBackward)}
+    named |= {"loss": for_cuda(loss, layers), "add_gradient": for_cuda(cast(FunctionType, add_gradient), layers)}
+    return module_for(f"{loss.__name__}_cuda", source, {**named, "BOUND": bound() if bounded else {}})
+
+
+def bound() -> dict[str, int]:
+    """Return the options of a kernel that computes networks for many rows."""
+    capability = max(each for each in REGISTERS if each <= max(cuda_layers.capability(), min(REGISTERS)))
+    return {} if SIMULATED else {"max_registers": REGISTERS[capability]}
 
 
 def gradient_rows(end: int, scratch: int, terms: int) -> int:
@@ -199,13 +240,7 @@ def gradient_rows(end: int, scratch: int, terms: int) -> int:
     return end + terms + max(scratch, LOSS_ROWS)
 
 
-def policy_columns(rows: int) -> int:
-    """Return the columns of a tile of a rollout: as many as fit."""
-    return columns_for(rows, COLUMNS)
-
-
-def threads_of(layers: Iterable[Layer]) -> int:
-    """Return the threads of a block: as many as the widest layer has units, for a thread computes an eighth of them in a quarter of the
-    columns."""
+def threads_of(layers: Iterable[Layer], most: int) -> int:
+    """Return the threads of a block, at most so many: one for each unit of the widest layer."""
     widest = max(max(layer.n_in, layer.n_out) for layer in layers)
-    return min(256, -(-widest // 32) * 32)
+    return min(most, -(-widest // 32) * 32)

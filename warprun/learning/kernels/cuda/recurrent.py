@@ -23,19 +23,21 @@ import torch
 from torch import nn
 
 from warprun.kernels.cells import gru_new, gru_output, gru_slopes, lstm_cell, lstm_cell_slope, lstm_output, lstm_slopes
-from warprun.kernels.mlp_cuda import FOUR, TALL, accumulate, columns_for, four, read, write, write_rows
-from warprun.learning.kernels.cuda.gradient import BOUND
+from warprun.kernels.mlp_cuda import FOUR, TALL, accumulate, four, read, write, write_rows
 from warprun.learning.kernels.recurrent import compute, over_steps
 from warprun.learning.recurrent import Cell
 from warprun.learning.settings.networks import GATES, STATES, recurrent_rows
 from warprun.math import sigmoid, tanh
 from warprun.simulation.codegen.templates import fill
-from warprun.simulation.cuda_launch import WARP, launch, module_for, multiprocessors, on_device
+from warprun.simulation.cuda_launch import SIMULATED, WARP, launch, module_for, multiprocessors, on_device
+from warprun.simulation.cuda_layers import FLOATS
 
 int64, uint32 = np.int64, np.uint32
 
 SHARES, MOST_THREADS = (2, 4), 256
 """Threads that may share a sum, and the most threads of a block that do."""
+BOUND = {} if SIMULATED else {"max_registers": 128}
+"""Option of its kernels: half of a multiprocessor's registers are enough for a block of 256 threads."""
 MOST_COLUMNS = 28
 """Of a block. With 32 the same column of all rows would lie in one bank of shared memory, and formulas read one of eight rows at once."""
 
@@ -319,9 +321,9 @@ class CudaRecurrence:
         _, sequences, units = shape
         # Few sequences are spread over all multiprocessors, and then over threads: a step takes as long as its product and formulas.
         rows = recurrent_rows(self.kind, units)
-        columns = columns_for(rows, min(MOST_COLUMNS, -(-sequences // multiprocessors(tensors[0].device))))
+        columns = FLOATS.columns_for(rows, min(MOST_COLUMNS, -(-sequences // multiprocessors(tensors[0].device))))
         tiles, more = GATES[self.kind] * units // TALL * (columns // FOUR), GATES[self.kind] * units
-        fitting = (n for n in SHARES if n * tiles <= MOST_THREADS and columns_for(rows + (n - 1) * more, columns) == columns)
+        fitting = (n for n in SHARES if n * tiles <= MOST_THREADS and FLOATS.columns_for(rows + (n - 1) * more, columns) == columns)
         shares = max(fitting, default=1)
         grid = -(-sequences // columns), -(-shares * tiles // WARP) * WARP
         flat = (tensor.view(-1) for tensor in tensors)
@@ -341,4 +343,4 @@ def layer(cell: Cell, x: torch.Tensor, keeps: torch.Tensor, first: torch.Tensor)
 
 def compute_by_kernels(module: nn.Module) -> None:
     """Let kernels compute the recurrent layers of all networks in `module` that fit into shared memory, instead of torch."""
-    compute(module, layer, lambda kind, units: units % TALL == 0 and columns_for(recurrent_rows(kind, units), 1) > 0)
+    compute(module, layer, lambda kind, units: units % TALL == 0 and FLOATS.columns_for(recurrent_rows(kind, units), 1) > 0)

@@ -12,16 +12,17 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp import Network, layers_of
-from warprun.kernels.mlp_cuda import BlockNetwork, block_network, columns_for, compute_layer, load_columns, read, write
+from warprun.kernels.mlp_cuda import BlockNetwork, load_columns, read, write
 from warprun.learning.batch import Estimate, Spread
 from warprun.learning.formulas import explained, normalized_reward
-from warprun.learning.kernels.cuda.gradient import BOUND, COLUMNS, threads_of
+from warprun.learning.kernels.cuda.gradient import COLUMNS, TOGETHER, bound, threads_of
 from warprun.learning.kernels.cuda.statistics import CudaRewards, merge_sums, merged_sums, scale_of, sum_blocks
 from warprun.learning.kernels.cuda.sums import add_up
 from warprun.learning.operations import TorchOperations
 from warprun.learning.targets import TARGETS, Discount, Step
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
+from warprun.simulation.cuda_layers import block_network, chosen, pack
 from warprun.simulation.trajectory import Trajectory
 
 THREADS = 256
@@ -88,7 +89,7 @@ KERNEL = '''"""Next values, advantages by $target, and their moments, on CUDA; w
 
 from numba import cuda, float32, float64
 
-COLUMNS, THREADS, SUMMING = $columns, $threads, $summing
+COLUMNS, STRIDE, THREADS, SUMMING = $columns, $stride, $threads, $summing
 SUMS, NUMBERS, PART = $sums, $sums * $columns, $summing // $sums
 
 
@@ -98,7 +99,7 @@ def advantages(given, rollout, reward, log_ratio, p, following, advantage, retur
     block, shared = cuda.shared.array(0, float32), cuda.shared.array(NUMBERS, float64)
 $prepare    # With the number of columns as a constant.
     network = BlockNetwork(
-        given.weights, given.layers, COLUMNS, given.policy_row, given.logits, given.value_row, given.log_std,
+        given.weights, given.layers, COLUMNS, STRIDE, given.policy_row, given.logits, given.value_row, given.log_std,
         given.normalizes, given.mean, given.scale,
     )
     begin = cuda.blockIdx.x * COLUMNS
@@ -120,7 +121,7 @@ $prepare    # With the number of columns as a constant.
         if thread < n:
             if t < rollout.steps:
                 ended = terminated(rollout, column, t)
-                write(following, t * rollout.columns + column, float32(0.0) if ended else read(block, network.value_row * COLUMNS + thread))
+                write(following, t * rollout.columns + column, float32(0.0) if ended else read(block, network.value_row * STRIDE + thread))
             t = next_truncated(rollout, column, 0 if turn == 0 else t + 1)
             found = 1 if t < rollout.steps else 0
         turn += 1
@@ -222,13 +223,15 @@ class CudaReturns:
         self.rewards = rewards
         config, device = reference.config, reference.entropy_coef.device
         self.name, self.target, self.discount = reference.group.name, TARGETS[config.advantage], Discount.of(config)
-        columns = columns_for(network.rows + 2 * SUMS, COLUMNS)  # with the memory of the sums, in float64
-        self.network, self.index = block_network(network, reference.policy.space.outputs, columns, device)
+        rows = network.rows + 2 * SUMS  # with the memory of the sums, in float64
+        self.layers = layers = chosen(rows)
+        columns = layers.columns_for(rows, COLUMNS)
+        self.network, self.sources = block_network(network, reference.policy.space.outputs, columns, device, layers)
         self.parameters = torch.as_tensor(network.parameters)
-        self.threads = threads_of(layers_of(network))
-        self.shared_bytes = 4 * network.rows * columns
-        functions = (add_up, compute_layer, explained, follow, load_columns, mean_and_variance, next_truncated, read, terminated, truncated)
-        numbers = {"columns": columns, "threads": self.threads, "summing": THREADS, "sums": SUMS}
+        self.threads = threads_of(layers_of(network), TOGETHER)
+        self.shared_bytes = 4 * network.rows * layers.stride(columns)
+        functions = (add_up, explained, follow, load_columns, mean_and_variance, next_truncated, read, terminated, truncated)
+        numbers = {"columns": columns, "stride": layers.stride(columns), "threads": self.threads, "summing": THREADS, "sums": SUMS}
         texts = (FORWARD if self.target.windowed else BACKWARD) | (NORMALIZED if rewards else AS_THEY_ARE)
         of_rewards = (merge_sums, merged_sums, normalized_reward, scale_of, sum_blocks)
         ratio = "read(log_ratio, at)" if self.target.uses_ratio else "float32(0.0)"
@@ -237,8 +240,9 @@ class CudaReturns:
             "target": self.target.formula,
             "BlockNetwork": BlockNetwork,
             "Step": Step,
+            "compute_layer": layers.compute_layer,
         }
-        self.module = module_for(f"returns_{config.advantage}_cuda", source, names | {"BOUND": BOUND})
+        self.module = module_for(f"returns_{config.advantage}_cuda", source, names | {"BOUND": bound()})
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
@@ -254,7 +258,7 @@ class CudaReturns:
 
     def __call__(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
         """Return advantages and returns, [T, N, A]."""
-        torch.index_select(self.parameters, 0, self.index, out=self.network.weights)
+        pack(self.parameters, self.sources, self.network.weights, self.layers)
         reward = reward.contiguous()
         following, advantage, returns = (torch.empty_like(reward) for _ in range(3))
         rollout, ratio = _rollout(trajectory, self.name), reward if log_ratio is None else log_ratio.contiguous()

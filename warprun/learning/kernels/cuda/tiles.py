@@ -1,12 +1,13 @@
 """Tiles of transitions on CUDA, in the shared memory of a block: the operations of which losses are made.
 
 `kernels.cpu.tiles` has the same names for a CPU; `for_cuda` gives a loss these. All networks of a loss have rows of one shared array, in
-which element [row, column] is at row * columns + column. Between two products of matrices a thread computes whole columns, which needs no
+which element [row, column] is at row * stride + column. Between two products of matrices a thread computes whole columns, which needs no
 barrier. `load` and the products have barriers of their own, but a loss must not read an input before `forward` has run.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from types import FunctionType
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from warprun.learning.kernels.cpu import tiles as on_cpu
 from warprun.learning.kernels.layers import Outputs
 from warprun.learning.rebinding import rebound
 from warprun.simulation.cuda_launch import SIMULATED, on_device
+from warprun.simulation.cuda_layers import Layers
 
 float32, int64, uint32, uint64 = np.float32, np.int64, np.uint32, np.uint64
 
@@ -34,6 +36,8 @@ class Weights(NamedTuple):
     """[W] float32, in the order of `mlp_cuda.pack_layers`."""
     weights_back: torch.Tensor
     """[V] float32, in the order of `mlp_cuda_backward.pack_backward`."""
+    beside: torch.Tensor
+    """[D] float32: the parameters of no layer."""
     layers: torch.Tensor
     """[layer, 7] int32, see `mlp_cuda.BlockNetwork`; rows are those of the shared array."""
     back: torch.Tensor
@@ -55,12 +59,14 @@ class Net(NamedTuple):
     """The same on the columns of a tile, as the functions of `mlp_cuda` and of `mlp_cuda_backward` take it."""
 
     weights: torch.Tensor
+    beside: torch.Tensor
     layers: torch.Tensor
     back: BlockBackward
     outputs: Outputs
     first: int
     slopes: int
     columns: int
+    stride: int
     normalizes: bool
     mean: torch.Tensor
     scale: torch.Tensor
@@ -76,6 +82,7 @@ class Tile(NamedTuple):
     block: torch.Tensor
     """The shared array."""
     columns: int
+    stride: int
     thread: int
     threads: int
     terms: int
@@ -120,7 +127,7 @@ def load(tile, net, source, row):
     barrier()
     features = source.shape[1]
     for m in range(tile.thread, tile.n * features, tile.threads):
-        write(tile.block, (net.first + row + m % features) * tile.columns + m // features, source[tile.begin + m // features, m % features])
+        write(tile.block, (net.first + row + m % features) * tile.stride + m // features, source[tile.begin + m // features, m % features])
 
 
 def observe(tile, net, rows):
@@ -131,7 +138,7 @@ def observe(tile, net, rows):
         x = rows.obs[uint64(row_at(tile, rows, column)), uint64(f)]
         if net.normalizes:
             x = normalized(x, read(net.mean, f), read(net.scale, f))
-        write(tile.block, (net.first + f) * tile.columns + column, x)
+        write(tile.block, (net.first + f) * tile.stride + column, x)
     forward(tile, net)
 
 
@@ -160,46 +167,46 @@ def compute_layers(net, count, block, thread, threads):
 
 def get_input(tile, net, row, c):
     """Return input `row` of column `c`."""
-    return read(tile.block, (net.first + row) * tile.columns + c)
+    return read(tile.block, (net.first + row) * tile.stride + c)
 
 
 def set_input(tile, net, row, c, x):
     """Set input `row` of column `c`."""
-    write(tile.block, (net.first + row) * tile.columns + c, x)
+    write(tile.block, (net.first + row) * tile.stride + c, x)
 
 
 def get_output(tile, net, k, c):
     """Return output `k` of column `c`."""
-    return read(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.columns + c)
+    return read(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.stride + c)
 
 
 def set_output(tile, net, k, c, x):
     """Replace output `k` of column `c`."""
-    write(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.columns + c, x)
+    write(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.stride + c, x)
 
 
 def parameter(net, n):
-    """Return number `n` of the weights: a parameter that belongs to no layer."""
-    return read(net.weights, n)
+    """Return parameter `n` of those that belong to no layer."""
+    return read(net.beside, n)
 
 
 def clear_slopes(tile, net):
     """Set the slopes of all outputs to 0. They take the place of the outputs, which must be linear."""
     for k in range(net.outputs.number):
         for c in columns(tile):
-            write(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.columns + c, float32(0.0))
+            write(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.stride + c, float32(0.0))
 
 
 def clear_rest(tile, net):
     """Set the slopes of the outputs of columns without a transition to 0."""
     for k in range(net.outputs.number):
         for c in range(tile.n + tile.thread, tile.columns, tile.threads):
-            write(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.columns + c, float32(0.0))
+            write(tile.block, (net.outputs.first + k * net.outputs.apart) * tile.stride + c, float32(0.0))
 
 
 def set_slope(tile, net, k, c, x):
     """Set the slope of output `k` of column `c`, once: it takes the place of the output, through its activation function."""
-    at = (net.outputs.first + k * net.outputs.apart) * tile.columns + c
+    at = (net.outputs.first + k * net.outputs.apart) * tile.stride + c
     write(tile.block, at, x * derivative(read(tile.block, at), net.layers[net.layers.shape[0] - 1, 6]))
 
 
@@ -214,22 +221,22 @@ def slopes_to_input(tile, net, k):
 
 def get_input_slope(tile, net, row, c):
     """Return the slope of input `row` of column `c`, see `slopes_to_input`."""
-    return read(tile.block, (net.slopes + row) * tile.columns + c)
+    return read(tile.block, (net.slopes + row) * tile.stride + c)
 
 
 def get_scratch(tile, row, c):
     """Return number `row` that `set_scratch` has kept for column `c`."""
-    return read(tile.block, (tile.scratch + row) * tile.columns + c)
+    return read(tile.block, (tile.scratch + row) * tile.stride + c)
 
 
 def set_scratch(tile, row, c, x):
     """Keep number `row` of column `c`."""
-    write(tile.block, (tile.scratch + row) * tile.columns + c, x)
+    write(tile.block, (tile.scratch + row) * tile.stride + c, x)
 
 
 def add_term(tile, k, c, x):
     """Add the number of column `c` to term `k`, of which the mean over the batch is shown."""
-    at = (tile.terms + k) * tile.columns + c
+    at = (tile.terms + k) * tile.stride + c
     write(tile.block, at, read(tile.block, at) + float32(x) * tile.weight)
 
 
@@ -240,15 +247,15 @@ def stream_key(stream):
 
 def clear_terms(tile, count):
     """Set the terms of all columns to 0."""
-    for m in range(tile.thread, count * tile.columns, tile.threads):
-        write(tile.block, tile.terms * tile.columns + m, float32(0.0))
+    for m in range(tile.thread, count * tile.stride, tile.threads):
+        write(tile.block, tile.terms * tile.stride + m, float32(0.0))
 
 
 def clear_kept(tile, rows):
     """Set the slopes of parameters that belong to no layer to 0, of columns without a row."""
     for d in range(rows.number):
         for c in range(tile.n + tile.thread, tile.columns, tile.threads):
-            write(tile.block, (tile.scratch + rows.row + d) * tile.columns + c, float32(0.0))
+            write(tile.block, (tile.scratch + rows.row + d) * tile.stride + c, float32(0.0))
 
 
 def add_gradient(tile, net, slopes, at, fresh):
@@ -266,15 +273,21 @@ def add_gradient(tile, net, slopes, at, fresh):
 
 
 @made
-def for_cuda(loss: FunctionType) -> FunctionType:
-    """Return a loss of tiles, or a function that it calls, with these operations in the place of those of `kernels.cpu.tiles`."""
-    return rebound(loss, _here)
+def for_cuda(function: FunctionType, layers: Layers) -> FunctionType:
+    """Return a loss of tiles, an operation on them or a function that they call, with these operations in the place of those of
+    `kernels.cpu.tiles`, and with these layers."""
+    return rebound(function, partial(_here, layers))
 
 
-def _here(value: object) -> object:
+def _here(layers: Layers, value: object) -> object:
     if not isinstance(value, FunctionType):
         return value
+    if value in LAYERS:
+        return layers[LAYERS.index(value)]
     if value.__module__ == on_cpu.__name__:
-        here: object = globals()[value.__name__]
-        return here
-    return value if value.__module__.startswith(("warprun.math", "warprun.kernels")) else for_cuda(value)
+        return _here(layers, globals()[value.__name__])
+    return value if value.__module__.startswith(("warprun.math", "warprun.kernels")) else for_cuda(value, layers)
+
+
+LAYERS = (compute_narrow_layer, compute_slopes, add_weight_slopes)
+"""What operations here call, in the order of `Layers`."""

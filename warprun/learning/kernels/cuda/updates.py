@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from warprun.kernels.mlp_cuda import FOUR, columns_for
 from warprun.learning.descent import AnyOptimized, Trained
-from warprun.learning.kernels.cuda.gradient import COLUMNS, CudaGradient, Packed
+from warprun.learning.kernels.cuda.gradient import COLUMNS, CudaGradient, Packed, Placed, gradient_rows
 from warprun.learning.kernels.cuda.optimizer import CudaAdam
 from warprun.learning.kernels.cuda.sums import BlockSums
 from warprun.learning.kernels.layers import stacked_rows
@@ -22,6 +21,7 @@ from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, stacks, with_
 from warprun.learning.optimizers import Adam
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import launch, module_for, multiprocessors, on_device
+from warprun.simulation.cuda_layers import Layers, chosen
 
 SLOPE = '''"""The slope of $name on CUDA; written by warprun."""
 
@@ -53,10 +53,12 @@ class CudaKernels:
 
     def gradient(self, trained: AnyOptimized, loss: TileLoss) -> CudaGradient:
         """Return what computes the gradient of a loss by the parameters of a network."""
-        nets, end = self._packed((*loss.reads, trained.network))
-        columns = partial(tile_columns, batch=self._batch_size, multiprocessors=multiprocessors(trained.parameters.device))
+        placed, end = self._placed((*loss.reads, trained.network))
+        layers = chosen(rows := gradient_rows(end, loss.scratch, loss.terms))
+        nets = [Packed(*each, layers) for each in placed]
+        columns = tile_columns(layers, rows, self._batch_size, multiprocessors(trained.parameters.device))
         # Few blocks run at once, so their threads have all registers that they want.
-        made = CudaGradient(nets, end, loss, columns, most_rows=self._batch_size)
+        made = CudaGradient(nets, end, loss, layers, columns, most_rows=self._batch_size)
         self._sums[trained.network] = made.sums
         return made
 
@@ -70,9 +72,9 @@ class CudaKernels:
         module = module_for(f"{loss.slope.__name__}_cuda", fill(SLOPE, name=loss.slope.__name__), {"formula": loss.slope})
         return partial(launch, module, "slope", (1, 1), (on_device(parameter), on_device(mean), np.float32(loss.number), on_device(into)))
 
-    def _packed(self, networks: tuple[nn.Module, ...]) -> tuple[list[Packed], int]:
+    def _placed(self, networks: tuple[nn.Module, ...]) -> tuple[list[Placed], int]:
         """Return networks with rows in the shared array, a target network those of the one that it follows, and the first row behind."""
-        nets: list[Packed] = []
+        nets: list[Placed] = []
         firsts: dict[nn.Module, int] = {}
         end = 0
         for network in networks:
@@ -81,12 +83,12 @@ class CudaKernels:
             inputs, rows = table[0].n_in, table[-1].out_row + table[-1].n_out
             moved = [layer._replace(in_row=layer.in_row + first, out_row=layer.out_row + first) for layer in table]
             slopes = first if network is networks[-1] else first + rows
-            nets.append(Packed(self._parameters[network], moved, outputs._replace(first=first + outputs.first), first, slopes))
+            nets.append(Placed(self._parameters[network], moved, outputs._replace(first=first + outputs.first), first, slopes))
             end = max(end, first + rows + inputs)
         return nets, end
 
 
-def tile_columns(rows: int, batch: int, multiprocessors: int) -> int:
-    """Return the columns of a tile, a multiple of FOUR: as many as fit, but no more than give every multiprocessor a tile."""
-    enough = -(-batch // (multiprocessors * FOUR)) * FOUR
-    return min(columns_for(rows, COLUMNS), max(enough, FOUR))
+def tile_columns(layers: Layers, rows: int, batch: int, multiprocessors: int) -> int:
+    """Return the columns of a tile: as many as fit, but no more than give every multiprocessor a tile."""
+    enough = -(-batch // (multiprocessors * layers.together)) * layers.together
+    return min(layers.columns_for(rows, COLUMNS), max(enough, layers.together))
