@@ -332,7 +332,9 @@ def name_of(launch: Launch, agent: str) -> str:
         loss = names["loss"].py_func
         parts = {getattr(cell.cell_contents, "__name__", "") for cell in loss.__closure__ or ()}
         found = [actions for actions in ("choices", "gaussian") if f"evaluate_{actions}" in parts]
-        name = f"gradient, {agent}, {found[0]}" if found else loss.__name__
+        if not found:  # of replay memory: cards have tiles of other sizes
+            return str(loss.__name__)
+        name = f"gradient, {agent}, {found[0]}"
     return f"{name}, {names['COLUMNS']} x {names['THREADS']}" if launch.name in ("gradient", "advantages") else name
 
 

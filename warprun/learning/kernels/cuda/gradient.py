@@ -40,7 +40,7 @@ from warprun.simulation.cuda_layers import Layers, pack, pack_ahead
 
 COLUMNS = 32
 """Most rows of a tile: a warp's."""
-REGISTERS = {(7, 5): 128, (8, 0): 176, (9, 0): 168}
+REGISTERS = {(7, 5): 128, (8, 0): 184, (9, 0): 168}
 """Most registers of a thread of a kernel that computes networks for many rows, from a compute capability on: as few as it has without
 spills, so that many threads fit on a multiprocessor."""
 MOST_THREADS, TOGETHER = 256, GRADIENT_THREADS // 2
