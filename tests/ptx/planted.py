@@ -35,7 +35,7 @@ def rollouts(name: str, way: str, n_envs: int) -> Callable[[Order, Mistake | Non
 
 def learner(name: str) -> Callable[[Order, Mistake | None], tuple[Arrays, Arrays, float]]:
     part = learning.parts()[name]
-    return lambda order, mistake: (*learning.on_machine(part, order, mistake=mistake), learning.TOLERANCE)
+    return lambda order, mistake: (*learning.on_machine(part, order, mistake=mistake), learning.tolerance(name))
 
 
 SUBJECTS = {
@@ -69,11 +69,11 @@ PLANTED = (
         Mistake("a barrier within a branch", "+ half]\n        barrier()", "+ half]\n            barrier()", function=sums.add_up),
         Kind.BARRIER_SKIPPED,
     ),
-    Planted("returns", Mistake("a loop that each thread leaves for itself", "cuda.syncthreads_or(found)", "found"), Kind.BARRIER_SKIPPED),
+    Planted("returns", Mistake("a loop that each thread leaves for itself", "cuda.syncthreads_or(found)", "found"), Kind.INCOMPLETE_WARP),
     Planted("returns", Mistake("columns that do not exist", "column = min(COLUMNS, rollout.columns - begin)", "column = COLUMNS"), OUTSIDE),
     Planted("returns", Mistake("the value of another actor", "at + rollout.columns)", "at + 1)", function=returns.follow), NUMBERS),
     Planted("gradient", Mistake("sums that begin with nothing", "fresh = True", "fresh = False"), Kind.NEVER_WRITTEN),
-    Planted("gradient", Mistake("memory that is not cleared", "range(thread, rows * COLUMNS, THREADS)", "range(0)"), UNCLEAR),
+    Planted("gradient", Mistake("memory that is not cleared", "range(thread, rows * STRIDE, THREADS)", "range(0)"), UNCLEAR),
     Planted(
         "gradient",
         Mistake("no barrier before slopes replace activations", "barrier()", NOTHING, function=tiles.add_gradient, nth=1),
@@ -93,7 +93,7 @@ PLANTED = (
         Mistake("shared memory for half of the rows", "4 * networks[name].rows", "2 * networks[name].rows", CudaBackend._fused_launch),
         OUTSIDE,
     ),
-    Planted("rollout", Mistake("columns that overlap", "f * network.columns", "f * (network.columns - 1)", load_columns), Kind.TWO_VALUES),
+    Planted("rollout", Mistake("columns that overlap", "f * network.stride", "f * (network.columns - 1)", load_columns), Kind.TWO_VALUES),
 )
 
 

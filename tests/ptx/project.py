@@ -17,6 +17,7 @@ from tests.ptx.machine import Array, Launches, Machine
 from tests.ptx.mistakes import Mistake
 from warprun.kernels import compile as kernels
 from warprun.kernels.driver import available_memory
+from warprun.learning.kernels.cuda.tiles import for_cuda
 from warprun.simulation import allocation, cuda_launch, cuda_layers
 from warprun.simulation.device import Device
 
@@ -78,4 +79,9 @@ def on(machine: Machine, mistake: Mistake | None = None) -> Iterator[None]:
         patch.setattr(machine, "mistake", mistake)
         if mistake:
             mistake.in_function(patch)
-        yield
+            for_cuda.forget()  # copies of the function without the mistake
+        try:
+            yield
+        finally:
+            if mistake:
+                for_cuda.forget()

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.ptx.build import NEEDED
-from tests.ptx.learning import check, parts
+from tests.ptx.learning import check, parts, tolerance
 
 pytestmark = NEEDED
 
@@ -15,4 +15,4 @@ CASES = [name if name == BY_DEFAULT else pytest.param(name, marks=pytest.mark.lo
 
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_compute_what_float64_does(name: str) -> None:
-    assert check(parts()[name]) == []
+    assert check(parts()[name], tolerance(name)) == []

@@ -23,9 +23,7 @@ def evidence(mistake: Mistake | None = None) -> list[str]:
     """Return what is wrong with the network of the check."""
     clear(machine())
     with on(machine(), mistake):
-        cuda_layers._packing.cache_clear()
         error = cuda_layers.tensor_core_error(torch.device("cpu"))
-    cuda_layers._packing.cache_clear()
     return [f"{error:.0e} off"] * (not error < cuda_layers.TOLERANCE) + [str(finding) for finding in wrong_in(machine())]
 
 

@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
 from tests.agents import build
 from tests.compiled import compiled
@@ -101,9 +100,9 @@ def test_layers_compute_what_float64_does(sizes, columns, activation):
     table, parameters = layers_of(sizes, activation)
     rows = sum(sizes)
     network = Network(parameters, table, rows - sizes[-1], rows - 1, rows, 0, np.zeros(0, np.float32), np.zeros(0, np.float32))
-    made, sources = block_network(network, sizes[-1] - 1, columns, torch.device("cpu"), FLOATS)
+    made, packing = block_network(network, sizes[-1] - 1, columns, FLOATS)
     taken = made._replace(
-        weights=parameters[sources.numpy()[:, 0]], layers=made.layers.numpy(), mean=made.mean.numpy(), scale=made.scale.numpy()
+        weights=parameters[packing._given[1].numpy()[:, 0]], layers=made.layers.numpy(), mean=made.mean.numpy(), scale=made.scale.numpy()
     )
     block = np.full((rows, columns), np.nan, np.float32)
     block[: sizes[0]] = np.random.default_rng(1).normal(size=(sizes[0], columns))

@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Callable[..., Any]])
 
 
 def made(maker: F) -> F:
-    """Let a function that makes functions return the same one for the same arguments, which must have hashes."""
+    """Let a function that makes functions return the same one for the same arguments, which must have hashes; `forget()` ends that."""
 
     @cache
     def make(*arguments: Hashable) -> Callable[..., object]:
@@ -26,6 +26,7 @@ def made(maker: F) -> F:
     def once(*arguments: Hashable) -> Callable[..., object]:
         return make(*arguments)
 
+    once.forget = make.cache_clear  # type: ignore[attr-defined]
     return cast(F, once)
 
 

@@ -69,7 +69,7 @@ class BlockInference(NamedTuple):
 
 
 def pack_layers(table: Sequence[Layer]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the source of each number of the weights, [W, 2] int32 (`cuda_layers.pack`), and the table of layers, [layer, 7] int32: start
+    """Return the source of each number of the weights, [W, 2] int32 (see `Packing`), and the table of layers, [layer, 7] int32: start
     in the weights, row width there, n_in, n_out, first input row, first output row, activation.
 
     A layer is one row of biases, then one row of weights per input. Rows of layers with TALL or more outputs are padded to a multiple of

@@ -34,7 +34,7 @@ ONE_PLACE, TWO_PLACES, FOUR_PLACES = (tuple([0] * count) for count in (1, 2, 4))
 
 
 def pack_layers(table: Sequence[Layer]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the source of each number of the weights, [W, 2] int32 (`cuda_layers.pack`), and the table of layers, [layer, 7] int32: start
+    """Return the source of each number of the weights, [W, 2] int32 (see `Packing`), and the table of layers, [layer, 7] int32: start
     of the words, start of the biases, n_in, n_out, first input row, first output row, activation."""
     sources, layers, end = [np.zeros((0, 2), np.int32)], [], 0
     for layer in table:

@@ -15,7 +15,7 @@ from warprun.simulation.allocation import Array, Arrays, KernelValues, Step, Ste
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.cpu import Kernel
 from warprun.simulation.cuda_launch import WARP, Launcher, grid_for, on_device
-from warprun.simulation.cuda_layers import Layers, block_network, chosen, pack
+from warprun.simulation.cuda_layers import Packing, block_network, chosen
 
 ENVIRONMENTS_PER_BLOCK = 32
 """Of a fused rollout with one thread per environment: small blocks, so that 10,000 environments reach every multiprocessor."""
@@ -27,9 +27,8 @@ THREADS_PER_ROLLOUT = (64, 128)
 class FusedLaunch(NamedTuple):
     """Networks, grid and memory of the launch of a fused rollout."""
 
-    layers: Layers
-    packed: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], ...]
-    """For each group what `pack` takes: parameters, the sources of the weights, and the weights."""
+    packed: tuple[Packing, ...]
+    """For each group what writes its weights before every rollout."""
     grid: tuple[int, int]
     shared_bytes: int
     inferences: tuple[object, ...]
@@ -54,8 +53,8 @@ class CudaBackend:
 
     def rollout(self, steps: int, greedy: bool) -> None:
         assert self._fused is not None
-        for parameters, sources, weights in self._fused.packed:
-            pack(parameters, sources, weights, self._fused.layers)
+        for pack in self._fused.packed:
+            pack()
         arguments = (steps, greedy, np.uint32(0), *self._arguments, *self._fused.inferences)
         self._launch.on("rollout", self._fused.grid, arguments, self._fused.shared_bytes)
 
@@ -75,8 +74,8 @@ class CudaBackend:
         for group in groups:
             network, policy_output = networks[group.name], self._values[f"{group.name}_Arrays"]["policy_output"]
             assert isinstance(policy_output, torch.Tensor)
-            made, sources = block_network(network, group.action.outputs, columns[group.name], policy_output.device, layers)
-            packed.append((torch.as_tensor(network.parameters), sources, made.weights))
+            made, packing = block_network(network, group.action.outputs, columns[group.name], layers)
+            packed.append(packing)
             inferences.append(on_device(BlockInference(made, policy_output.flatten())))
         least, most = THREADS_PER_ROLLOUT
         useful = max(threads_for(networks[name], count) for name, count in columns.items())
@@ -85,7 +84,7 @@ class CudaBackend:
             blocks, of_actors = -(-self._plan.n_envs // min(columns.values())), least
         grid = (blocks, min(most, max(least, of_actors, -(-useful // WARP) * WARP)))
         shared_bytes = max(4 * networks[name].rows * layers.stride(count) for name, count in columns.items())
-        return FusedLaunch(layers, tuple(packed), grid, shared_bytes, tuple(inferences))
+        return FusedLaunch(tuple(packed), grid, shared_bytes, tuple(inferences))
 
 
 class CudaSteps:

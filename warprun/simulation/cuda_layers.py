@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -203,9 +202,9 @@ def _on_tensor_cores(parameters: torch.Tensor, table: Sequence[Layer], inputs: t
     packed = []
     for make in (layers.pack_layers, layers.pack_backward):
         sources, numbers = make(table)
-        weights = torch.empty(len(sources), device=device)
-        pack(parameters, torch.from_numpy(sources).to(device), weights, layers)
-        packed.append((weights, torch.from_numpy(numbers).to(device)))
+        packing = Packing(parameters, sources, layers)
+        packing()
+        packed.append((packing.weights, torch.from_numpy(numbers).to(device)))
     nothing, stride = torch.zeros(1, device=device), layers.stride(columns)
     network = BlockNetwork(*packed[0], columns, stride, 0, 0, -1, 0, False, nothing, nothing)
     back = BlockBackward(*packed[1], nothing.int().view(1, 1), columns, stride)
@@ -217,13 +216,36 @@ def _on_tensor_cores(parameters: torch.Tensor, table: Sequence[Layer], inputs: t
     return found.cpu().numpy(), slopes.cpu().numpy()
 
 
-def block_network(network: Network, outputs: int, columns: int, device: torch.device, layers: Layers) -> tuple[BlockNetwork, torch.Tensor]:
-    """Return a BlockNetwork on `device`, and the sources of its weights among `network.parameters` (`pack`)."""
-    normalizes = len(network.mean) > 0
+class Packing:
+    """Writes the numbers of weights [W] from their sources [W, 2] int32.
+
+    A source (n, -1) is parameter n; (n, m) a word of both in bfloat16, rounded, and (-1 - n, m) one of what the rounding leaves.
+    """
+
+    def __init__(self, parameters: torch.Tensor, sources: np.ndarray, layers: Layers) -> None:
+        self.weights = torch.empty(len(sources), device=parameters.device)
+        self._given = parameters, torch.from_numpy(sources).to(parameters.device), self.weights
+        # Without tensor cores a GPU has no instruction that splits a number, and no weights have such words.
+        split_word = mlp_tensor.split_word if layers.padding else mlp_cuda.whole_word
+        self._module = module_for("pack_weights_cuda", PACK, {"split_word": split_word})
+
+    def __call__(self) -> None:
+        """Take the parameters as they are."""
+        launch(self._module, "pack", (-(-len(self.weights) // THREADS), THREADS), tuple(map(on_device, self._given)))
+
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernel (`kernels.ahead`)."""
+        want(self._module, "pack", tuple(map(on_device, self._given)))
+
+
+def block_network(network: Network, outputs: int, columns: int, layers: Layers) -> tuple[BlockNetwork, Packing]:
+    """Return a BlockNetwork, and what writes its weights."""
+    normalizes, parameters = len(network.mean) > 0, torch.as_tensor(network.parameters)
     sources, table = layers.pack_layers(layers_of(network))
     log_stds = network.log_std + np.arange(outputs - (network.value_row - network.policy_row))
+    packing, device = Packing(parameters, np.concatenate((sources, mlp_cuda.plain(log_stds))), layers), parameters.device
     made = BlockNetwork(
-        weights=torch.empty(len(sources) + len(log_stds), device=device),
+        weights=packing.weights,
         layers=torch.from_numpy(table).to(device),
         columns=columns,
         stride=layers.stride(columns),
@@ -236,24 +258,4 @@ def block_network(network: Network, outputs: int, columns: int, device: torch.de
         mean=torch.as_tensor(network.mean) if normalizes else torch.zeros(1, device=device),
         scale=torch.as_tensor(network.scale) if normalizes else torch.ones(1, device=device),
     )
-    return made, torch.from_numpy(np.concatenate((sources, mlp_cuda.plain(log_stds)))).to(device)
-
-
-def pack(parameters: torch.Tensor, sources: torch.Tensor, into: torch.Tensor, layers: Layers) -> None:
-    """Write the numbers of weights [W] from their sources [W, 2] int32.
-
-    A source (n, -1) is parameter n; (n, m) a word of both in bfloat16, rounded, and (-1 - n, m) one of what the rounding leaves.
-    """
-    given = tuple(map(on_device, (parameters, sources, into)))
-    launch(_packing(layers), "pack", (-(-len(into) // THREADS), THREADS), given)
-
-
-def pack_ahead(parameters: torch.Tensor, sources: torch.Tensor, into: torch.Tensor, layers: Layers) -> None:
-    """Let another process compile `pack` for such tensors (`kernels.ahead`)."""
-    want(_packing(layers), "pack", tuple(map(on_device, (parameters, sources, into))))
-
-
-@cache
-def _packing(layers: Layers) -> ModuleType:
-    # Without tensor cores a GPU has no instruction that splits a number, and no weights have such words.
-    return module_for("pack_weights_cuda", PACK, {"split_word": mlp_tensor.split_word if layers.padding else mlp_cuda.whole_word})
+    return made, packing

@@ -56,7 +56,7 @@ def test_kernels_compile_to_lean_ptx(algorithm: str, space: str, launched: Launc
     gradient, means = learner.gradient(batch, batch.advantage, order)
     learner.operations.step_of_many(gradient.clone(), means, None, 1)
     learner.observe(batch.obs)
-    expected = {"returns", "merge", "moments", "advantages", "spread", "gradient", "reduce", "squares", "step"}
+    expected = {"pack", "returns", "merge", "moments", "advantages", "spread", "gradient", "reduce", "squares", "step"}
     if algorithm == "ppo":
         operations = learner.operations
         operations.pick(batch.advantage, operations.permutation(len(order), 0, agent.updates, 1), [slice(0, len(order))])

@@ -36,7 +36,7 @@ from warprun.learning.settings.plan import LOSS_ROWS
 from warprun.simulation import cuda_layers
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, multiprocessors, on_device, want
-from warprun.simulation.cuda_layers import Layers, pack, pack_ahead
+from warprun.simulation.cuda_layers import Layers, Packing
 
 COLUMNS = 32
 """Most rows of a tile: a warp's."""
@@ -123,17 +123,16 @@ class Packed:
         layers: Layers,
     ) -> None:
         """The arguments are those of `Placed`, and the layers of the kernels."""
-        device, self.parameters, self.table, self._layers = parameters.device, parameters, table, layers
+        device, self.parameters, self.table = parameters.device, parameters, table
         forward, of_forward = layers.pack_layers(table)
         backward, back = layers.pack_backward(table)
         back[:, 4] = np.where(back[:, 4] == first, slopes, back[:, 4])
-        self._sources = torch.from_numpy(np.concatenate((forward, backward))).to(device)
-        self._packed = torch.empty(len(self._sources), device=device)
+        self._packing = Packing(parameters, np.concatenate((forward, backward)), layers)
         # An empty array has no address that a kernel could get.
         mean, scale = statistics or (torch.zeros(1, device=device), torch.ones(1, device=device))
         self.weights = Weights(
-            weights=self._packed[: len(forward)],
-            weights_back=self._packed[len(forward) :],
+            weights=self._packing.weights[: len(forward)],
+            weights_back=self._packing.weights[len(forward) :],
             beside=parameters[beside:] if beside < len(parameters) else parameters,
             layers=torch.from_numpy(of_forward).to(device),
             back=torch.from_numpy(back).to(device),
@@ -147,11 +146,11 @@ class Packed:
 
     def refresh(self) -> None:
         """Copy the parameters."""
-        pack(self.parameters, self._sources, self._packed, self._layers)
+        self._packing()
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernel of `refresh` (`kernels.ahead`)."""
-        pack_ahead(self.parameters, self._sources, self._packed, self._layers)
+        self._packing.compile_ahead()
 
 
 class CudaGradient:

@@ -75,8 +75,9 @@ def part_moments(sums, rows, blocks, out):
 
 @cuda.jit(cache=CACHE, fastmath=False)
 def adapt(kl, desired, given, low, high, factor, learning_rate):
-    found = adapted(factor[0], float64(kl[0]), desired, low, high)
-    factor[0], learning_rate[0] = found, found * given
+    if cuda.threadIdx.x == 0:
+        found = adapted(factor[0], float64(kl[0]), desired, low, high)
+        factor[0], learning_rate[0] = found, found * given
 '''
 
 
@@ -122,7 +123,7 @@ class CudaMinibatches:
 
     def adapt(self, kl: torch.Tensor, desired: float) -> None:
         """Change the learning rate by the divergence of an update, [], see `Operations`."""
-        launch(self._module, "adapt", (1, 1), self._adaption(kl, desired))
+        launch(self._module, "adapt", (1, 32), self._adaption(kl, desired))
 
     def _adaption(self, kl: torch.Tensor, desired: float) -> tuple[object, ...]:
         return (on_device(kl.view(1)), float64(desired), *self._numbers, *map(on_device, self._adapted))

@@ -22,7 +22,7 @@ from warprun.learning.operations import TorchOperations
 from warprun.learning.targets import TARGETS, Discount, Step
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
-from warprun.simulation.cuda_layers import block_network, chosen, pack
+from warprun.simulation.cuda_layers import block_network, chosen
 from warprun.simulation.trajectory import Trajectory
 
 THREADS = 256
@@ -221,13 +221,12 @@ class CudaReturns:
     def __init__(self, network: Network, reference: TorchOperations, rewards: CudaRewards | None = None) -> None:
         """`reference` are the operations of the group by torch; `rewards`: by what rewards are normalised, None: they are already."""
         self.rewards = rewards
-        config, device = reference.config, reference.entropy_coef.device
+        config = reference.config
         self.name, self.target, self.discount = reference.group.name, TARGETS[config.advantage], Discount.of(config)
         rows = network.rows + 2 * SUMS  # with the memory of the sums, in float64
-        self.layers = layers = chosen(rows)
+        layers = chosen(rows)
         columns = layers.columns_for(rows, COLUMNS)
-        self.network, self.sources = block_network(network, reference.policy.space.outputs, columns, device, layers)
-        self.parameters = torch.as_tensor(network.parameters)
+        self.network, self.pack = block_network(network, reference.policy.space.outputs, columns, layers)
         self.threads = threads_of(layers_of(network), TOGETHER)
         self.shared_bytes = 4 * network.rows * layers.stride(columns)
         functions = (add_up, explained, follow, load_columns, mean_and_variance, next_truncated, read, terminated, truncated)
@@ -258,7 +257,7 @@ class CudaReturns:
 
     def __call__(self, trajectory: Trajectory, reward: torch.Tensor, log_ratio: torch.Tensor | None) -> Estimate:
         """Return advantages and returns, [T, N, A]."""
-        pack(self.parameters, self.sources, self.network.weights, self.layers)
+        self.pack()
         reward = reward.contiguous()
         following, advantage, returns = (torch.empty_like(reward) for _ in range(3))
         rollout, ratio = _rollout(trajectory, self.name), reward if log_ratio is None else log_ratio.contiguous()
