@@ -147,12 +147,15 @@ def main() -> None:
         rate = 16 * n_envs / (of_gradient + of_steps)
         print(f"{n_envs:,} CartPoles: gradient {of_gradient:,.0f} us, rollout {of_steps:,.0f} us; both alone {rate:,.0f} M steps/s")
     for name in ("sac", "td3", "dqn"):
+        with in_float32():
+            before_us = 1e6 * sum(seconds(found, sass_per_ptx, cycles) for found in step(name).values())
         total = 0.0
         print(f"\n{name}: kernel, launches of a step, instructions, of the longest warp, us")
         for kernel, found in step(name).items():
             total += (time := 1e6 * seconds(found, sass_per_ptx, cycles))
             print(f"  {kernel:12} {found.launches:3} {found.issued:12,.0f} {found.longest:10,.0f} {time:8.1f}")
         print(f"  a gradient step: {total:.0f} us without the gaps between launches, {1e6 / total:,.0f} a second")
+        print(f"  with layers in float32: {before_us:.0f} us")
 
 
 if __name__ == "__main__":

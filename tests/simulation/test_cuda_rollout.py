@@ -100,10 +100,9 @@ def test_layers_compute_what_float64_does(sizes, columns, activation):
     table, parameters = layers_of(sizes, activation)
     rows = sum(sizes)
     network = Network(parameters, table, rows - sizes[-1], rows - 1, rows, 0, np.zeros(0, np.float32), np.zeros(0, np.float32))
-    made, packing = block_network(network, sizes[-1] - 1, columns, FLOATS)
-    taken = made._replace(
-        weights=parameters[packing._given[1].numpy()[:, 0]], layers=made.layers.numpy(), mean=made.mean.numpy(), scale=made.scale.numpy()
-    )
+    made, _ = block_network(network, sizes[-1] - 1, columns, FLOATS)
+    sources, _ = FLOATS.pack_layers([Layer(*row) for row in table])
+    taken = made._replace(weights=parameters[sources[:, 0]], layers=made.layers.numpy(), mean=made.mean.numpy(), scale=made.scale.numpy())
     block = np.full((rows, columns), np.nan, np.float32)
     block[: sizes[0]] = np.random.default_rng(1).normal(size=(sizes[0], columns))
     expected = block.astype(np.float64)

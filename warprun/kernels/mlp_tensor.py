@@ -103,7 +103,7 @@ def compute_layer(network, layer, block, thread, threads):
 
 
 def height(tiles, pairs, warps):
-    """Return how many times ROWS rows a warp computes together: the more the better, if no warp has nothing to do for that."""
+    """Return how many times ROWS rows a warp computes together: as many as leave no warp without work."""
     if tiles > 2 and (tiles + 3) // 4 * pairs >= warps:
         return 4
     return 2 if tiles > 1 and (tiles + 1) // 2 * pairs >= warps else 1

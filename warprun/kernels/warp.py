@@ -2,7 +2,7 @@
 
 Why it is here. A multiply-add of float32 takes an instruction of a warp for 32 products; an `mma` takes one for 2,048. Tensor cores take
 numbers of 16 bits. So each float32 becomes two of bfloat16, the rounded number and what the rounding left (`split`), and three products of
-them have the accuracy of float32's, but for 2^-16 of each product. Sums in tensor cores are cut, not rounded: over the inputs of a layer
+them stand for one, with an error of about 2^-16 of it. Sums in tensor cores are cut, not rounded: over the inputs of a layer
 and the columns of a tile that is little, a sum over all rows of a batch must not stay there. What is infinite becomes NaN.
 
 An `mma` adds A [16, 16] times B [16, 8] to C [16, 8]. Lane 4 g + t of a warp has, in 32-bit registers (NVIDIA, PTX ISA, "Matrix fragments
