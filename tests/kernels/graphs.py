@@ -134,8 +134,8 @@ def train(case: str, captured: bool) -> dict[str, np.ndarray]:
     for learner in agent.learners if case in BY_KERNELS and not settings["network"].remembers else ():
         learner.operations = cuda_kernels(learner)
     options = {"n_envs": 4, "horizon": settings["horizon"], "seed": 5, "exploration": agent.exploration}
-    networks = agent.networks() if fused else None
-    engine = rollouts.make(environment, world, device=SIMULATOR, networks=networks, captured=captured, **options)
+    options["repeats"] = repeat.Captured if captured else None
+    engine = rollouts.make(environment, world, device=SIMULATOR, networks=agent.networks() if fused else None, **options)
     engine.trajectory.remember(agent.carry)
     if captured:
         launcher = engine._kernels._launch

@@ -32,7 +32,7 @@ from warprun.simulation import cuda_launch
 STREAM = 0x5EA
 WIDE = NetworkConfig(hidden=[600])
 """A network whose block has more shared memory than every kernel may ask for."""
-TYPES = {torch.float32: "<f4", torch.float64: "<f8", torch.int32: "<i4", torch.int64: "<i8", torch.bool: "|b1"}
+TYPES = {torch.float32: "<f4", torch.float64: "<f8", torch.int32: "<i4", torch.int64: "<i8", torch.bool: "|b1", torch.uint8: "|u1"}
 
 
 class OnDevice:

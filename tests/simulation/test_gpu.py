@@ -6,6 +6,7 @@ import torch
 from tests.agents import build
 from tests.simulation.rollouts import CASES, CPU, FUSED_CASES, assert_same, compared, make, roll_out, roll_out_networks
 from warprun.envs import cartpole
+from warprun.kernels import repeat
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.simulation.device import Device
@@ -32,7 +33,7 @@ def setting(case, agent, n_envs, horizon, fused, captured=False):
     made = build(agent, environment, device=CUDA.torch, n_envs=n_envs, seed=0, fused=fused, captured=captured, **more)
     options = {"n_envs": n_envs, "horizon": horizon, "vary": dict(CASES[case].vary), "exploration": made.exploration}
     networks = made.networks() if fused else None
-    engine = make(environment, case, device=CUDA, networks=networks, captured=captured, **options)
+    engine = make(environment, case, device=CUDA, networks=networks, repeats=repeat.Captured if captured else None, **options)
     engine.trajectory.remember(made.carry)
     return engine, made
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -123,16 +123,33 @@ def _write_end(one: Job, status: dict[str, object], outcome: Outcome) -> None:
 
 @contextmanager
 def _into_log(one: Job) -> Iterator[None]:
-    """Let what this process and its children print go to the end of the job's log."""
+    """Let what this process and its children print go to the end of the job's log; of jobs that train together what Python prints."""
     sys.stdout.flush()
     sys.stderr.flush()
+    with (
+        one.log.open("a", buffering=1, errors="backslashreplace") as log,
+        redirect_stdout(log),
+        redirect_stderr(log),
+        nullcontext() if _trains_others() else _process_into(log.fileno()),
+    ):
+        print(f"{rundir.now()} {' '.join(one.overrides)}")
+        yield
+
+
+def _trains_others() -> bool:
+    """Return whether this process trains other jobs at the same time."""
+    members = sys.modules.get("warprun.simulation.members")
+    return members is not None and members.inside()
+
+
+@contextmanager
+def _process_into(file: int) -> Iterator[None]:
+    """Let the standard streams of this process and of its children go to a file in this context."""
     before = [os.dup(1), os.dup(2)]
     try:
-        with one.log.open("a", buffering=1, errors="backslashreplace") as log, redirect_stdout(log), redirect_stderr(log):
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-            print(f"{rundir.now()} {' '.join(one.overrides)}")
-            yield
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        yield
     finally:
         for number, former in enumerate(before, 1):
             os.dup2(former, number)

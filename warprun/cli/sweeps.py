@@ -75,7 +75,7 @@ def _pool(launch: LaunchConfig, given: Sequence[str], configs: Sequence[Config],
     on_cpu = min(usable_cores(), len(todo)) if launch.population else 1
     train = partial(train_job, trusted=launch.trust or not found.seal)
     needs = partial(most_on_gpu, configs) if given else partial(_most_on_gpu, found, todo)
-    return Pool(found.folder, launch.launcher.workers, devices, train, needs, on_cpu)
+    return Pool(found.folder, launch.launcher.workers, devices, train, needs, on_cpu, len(todo))
 
 
 def show_first(overrides: Sequence[str], flags: Sequence[str]) -> int:

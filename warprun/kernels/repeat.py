@@ -175,7 +175,7 @@ class Recording(Generic[Results]):
 
     def __init__(self, work: Callable[[], Results]) -> None:
         """Run `work`."""
-        watch = _Watch()
+        watch = Watch()
         self.made: list[Made] = []
         recording.made = self.made
         try:
@@ -195,10 +195,14 @@ class Recording(Generic[Results]):
         return not self.torch_computes and self.made == former.made and places == _places(former.results)
 
 
-class _Watch(TorchDispatchMode):
-    """Sees the operations of torch that are not only views."""
+class Watch(TorchDispatchMode):
+    """Sees the operations of torch that are not only views, nor among those whose names begin with one of `others`."""
 
     torch_computes = False
+
+    def __init__(self, others: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self._others = others
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -212,7 +216,8 @@ class _Watch(TorchDispatchMode):
         arguments: Sequence[object] = (),
         named: Mapping[str, object] | None = None,
     ) -> object:
-        self.torch_computes = self.torch_computes or not function.is_view
+        if not self.torch_computes and not function.is_view:
+            self.torch_computes = not self._others or not str(function).startswith(self._others)
         return function(*arguments, **(named or {}))
 
 

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from warprun.kernels.repeat import Captured, Repeated
 from warprun.learning.batch import Batch, Estimate
 from warprun.learning.interfaces import Context
+from warprun.simulation.members import Joined
 from warprun.simulation.trajectory import Trajectory
 
 P = ParamSpec("P")
@@ -16,7 +17,7 @@ R = TypeVar("R")
 
 
 def captured(work: Callable[P, R], context: Context, owner: type) -> Callable[P, R]:
-    """Return `work`, repeated as the plan says: by CUDA graphs, or as a list of kernel calls on CPU.
+    """Return `work`, repeated as the plan says: by CUDA graphs, together with that of other members, or as a list of kernel calls on CPU.
 
     An agent lists all such work in one table, `device_work`, built once; `kernels/repeat.py` says what it must keep to.
     On CPU `owner`, the class of the agent or learner, must say that it does so, by `recordable = True`. A derived class does not inherit
@@ -24,6 +25,8 @@ def captured(work: Callable[P, R], context: Context, owner: type) -> Callable[P,
     """
     if context.plan.repeated.by == "graphs":
         return cast(Callable[P, R], Captured(work))
+    if context.plan.repeated.by == "members":
+        return cast(Callable[P, R], Joined(work, context.device))
     if context.plan.repeated.by == "calls" and vars(owner).get("recordable", False):
         return cast(Callable[P, R], Repeated(work, context.threads))
     return work

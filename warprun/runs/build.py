@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -16,14 +17,17 @@ from warprun.config.schema import Config, load_environment, make_tables, paramet
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
+from warprun.kernels.repeat import Captured
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Agent, Context, Draws
 from warprun.learning.settings.plan import Choice, Plan
 from warprun.processes import usable_cores
+from warprun.simulation import members
 from warprun.simulation.device import Device, choose
 from warprun.simulation.exploration import Exploration
 from warprun.simulation.external.recipe import ExternalEnvironment
-from warprun.simulation.kernel_engine import KernelEngine
+from warprun.simulation.kernel_engine import KernelEngine, RollOut
+from warprun.simulation.members import Joined
 from warprun.simulation.simulator import Simulator
 from warprun.simulation.simulator_check import CheckedSimulator, check_simulator
 from warprun.user_code import errors_of_user
@@ -58,7 +62,10 @@ def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
         verify()
     environment, _ = load_environment(config.env, config.concurrency.parallel)
     tables = make_tables(environment, config.env) if isinstance(environment, Environment) else None
-    return Setup(config, device, environment, tables, make_plan(config, environment, device.kind), communicator)
+    plan = make_plan(config, environment, device.kind)
+    if plan.repeated.by == "graphs" and members.inside():
+        plan = replace(plan, repeated=Choice("members"))
+    return Setup(config, device, environment, tables, plan, communicator)
 
 
 def make_agent(setup: Setup, n_envs: int | None = None, sources: int | None = None) -> Agent:
@@ -202,16 +209,22 @@ def make_engine(
         networks=networks,
         kept=kept,
         compares=compares,
-        captured=setup.plan.repeated.by == "graphs",
+        repeats=repeats(setup),
         debug=config.engine.debug,
         staggered=staggered,
         replaces=config.env.on_nan == "reset" and auto_reset,
     )
 
 
+def repeats(setup: Setup) -> Callable[[RollOut], RollOut] | None:
+    """Return what makes of a rollout on a GPU what repeats it as the plan says, or None."""
+    by = setup.plan.repeated.by
+    return Captured if by == "graphs" else partial(Joined, device=setup.device.torch) if by == "members" else None
+
+
 def uncaptured(setup: Setup) -> Setup:
     """Return the same set-up without CUDA graphs, for simulators that run now and then."""
-    return replace(setup, plan=replace(setup.plan, repeated=Choice("Python")))
+    return replace(setup, plan=replace(setup.plan, repeated=Choice("Python"))) if setup.plan.repeated.by == "graphs" else setup
 
 
 def threads(config: Config) -> int:

@@ -33,7 +33,8 @@ class StopRequests:
         self.number: int | None = None
         """The first signal; None if there was none."""
         self._when_s = 0.0
-        self._defers = False
+        self._deferring = 0
+        """Contexts `deferred` that are open."""
         self._undisturbed = threading.Lock()
         self._last_words: list[Callable[[str], None]] = []
         self._passes_on: Callable[[int], None] | None = None
@@ -46,7 +47,7 @@ class StopRequests:
         now = time.monotonic()
         if number == self.number and now - self._when_s < REPEAT_S:
             return
-        waits = self._defers and self.number is None
+        waits = self._deferring > 0 and self.number is None
         self.number, self._when_s = self.number or number, now
         if not waits:
             self._end(self.number)
@@ -54,11 +55,11 @@ class StopRequests:
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Let the first signal wait for a boundary, in this context."""
-        self._defers = True
+        self._deferring += 1
         try:
             yield
         finally:
-            self._defers = False
+            self._deferring -= 1
 
     @contextmanager
     def passed_on(self, to: Callable[[int], None]) -> Iterator[None]:

@@ -19,6 +19,7 @@ from warprun.kernels import compile as kernels
 from warprun.kernels.driver import gpu_error, gpu_shared_bytes, is_refusal
 from warprun.kernels.mlp_cuda import SHARED_BYTES
 from warprun.simulation.arrays import ArrayPlan
+from warprun.simulation.members import Launch, recording
 
 if TYPE_CHECKING:
     from numba.cuda.dispatcher import CUDADispatcher
@@ -45,12 +46,11 @@ class Launcher:
 
     def on(self, name: str, grid: tuple[int, int] | None, arguments: Sequence[object], shared_bytes: int = 0) -> None:
         """Launch a kernel on a grid: blocks, and threads of a block; None: that of `each`, which is kept."""
-        kernel = getattr(self._module, name)
-        with refusals(name, self._environment()):
-            if grid is None:
-                grid = self._grids[name] = grid_for(self._plan, most_threads(kernel, arguments))
-            allow(kernel, arguments, shared_bytes)
-            kernel[(*grid, current_stream(), shared_bytes)](*arguments)
+        owner = self._environment()
+        if grid is None:
+            with refusals(name, owner):
+                grid = self._grids[name] = grid_for(self._plan, most_threads(getattr(self._module, name), arguments))
+        start(Launch(self._module, name, grid, arguments, shared_bytes, owner))
 
     def _environment(self) -> str:
         """Return the name of the environment, after which the file of its kernels is called."""
@@ -60,10 +60,19 @@ class Launcher:
 def launch(module: ModuleType, name: str, grid: tuple[int, int], arguments: Sequence[object], shared_bytes: int = 0) -> None:
     """Launch a kernel that is no environment's on torch's current stream, on a grid of blocks and threads of a block. Raises UserError if
     the GPU refuses it."""
-    with refusals(name, "the learner"):
-        kernel = getattr(module, name)
-        allow(kernel, arguments, shared_bytes)
-        kernel[(*grid, current_stream(), shared_bytes)](*arguments)
+    start(Launch(module, name, grid, arguments, shared_bytes, "the learner"))
+
+
+def start(launch: Launch) -> None:
+    """Launch a kernel on torch's current stream. Raises UserError if the GPU refuses it."""
+    with refusals(launch.name, launch.owner):
+        kernel = getattr(launch.module, launch.name)
+        allow(kernel, launch.arguments, launch.shared_bytes)
+        blocks, threads = launch.grid
+        grid = (blocks, launch.members) if launch.members > 1 else blocks
+        kernel[grid, threads, current_stream(), launch.shared_bytes](*launch.arguments)
+    if recording.made is not None:
+        recording.made.append(launch)
 
 
 def want(module: ModuleType, name: str, arguments: Sequence[object]) -> None:

@@ -15,7 +15,6 @@ from warprun.errors import UserError
 from warprun.kernels.compile import COMPILES
 from warprun.kernels.driver import SIMULATOR_LIMIT
 from warprun.kernels.mlp import Network
-from warprun.kernels.repeat import Captured
 from warprun.kernels.simd import COLUMNS
 from warprun.processes import usable_cores
 from warprun.simulation import allocation, trajectory
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 _compared: set[tuple[ModuleType, str]] = set()
 """Kernels, with their parameters, that this process has compared with plain Python: a worker of a sweep trains many runs with them."""
 
+RollOut = Callable[[Act, bool], None]
+"""roll_out(act, greedy) takes the steps of a rollout."""
 
 GOLDEN = 0.5 * (5.0**0.5 - 1.0)
 """Multiples of it, without their whole parts, are spread evenly over 0 to 1, however many there are, and neighbours are far apart."""
@@ -61,7 +62,7 @@ class KernelEngine:
     exploration: that of the agent (`learning.interfaces.Agent`).
     networks: the acting network of each group, for fused rollouts; None: `act` is called between kernels.
     kept: groups of one actor whose activations a fused rollout on CPU keeps, and the rows of their network (`Trajectory.activations`).
-    captured: CUDA graphs repeat rollouts (CUDA only).
+    repeats: makes of a rollout what repeats it, such as `repeat.Captured` (CUDA only).
     compares: the first steps are compared with plain Python (`Comparison`).
     debug: everything that a rollout has to write is filled with NaN before it.
     staggered: one of the first episodes of every environment is cut off before its time limit (`first_cuts`).
@@ -88,7 +89,7 @@ class KernelEngine:
         exploration: Exploration | None = None,
         networks: Mapping[str, Network] | None = None,
         kept: Mapping[str, int] | None = None,
-        captured: bool = False,
+        repeats: Callable[[RollOut], RollOut] | None = None,
         compares: bool = False,
         debug: bool = False,
         staggered: bool = False,
@@ -155,7 +156,7 @@ class KernelEngine:
             if self.plan.target is CPU and built.module.LANES == COLUMNS:  # what is kept are the blocks of a gradient
                 self.trajectory.keep(kept or {}, COLUMNS)
             self._kernels.fuse(networks, self.trajectory.activations)
-        self._roll_out = Captured(self._roll_out_once) if captured else self._roll_out_once
+        self._roll_out = repeats(self._roll_out_once) if repeats else self._roll_out_once
 
     def _bind(self, module: ModuleType, scalars: Mapping[str, object], threads: int) -> CpuBackend | CudaBackend:
         """Return the backend that runs the kernels of `module` on the arrays of this engine."""

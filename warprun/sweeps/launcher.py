@@ -172,6 +172,8 @@ class Running:
                 if not self._begun:
                     raise
                 return  # a queue is full until a job has ended
+            if not ids:
+                return  # nor is there room until a job has ended
             self._begun = True
             self._taken |= dict.fromkeys(ids, self._waiting.popleft())
             self._note()

@@ -8,15 +8,17 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from warprun.config.memory_estimate import size_text
+from warprun.config.memory_estimate import CUDA_CONTEXT, size_text
 from warprun.errors import counted
 from warprun.kernels.driver import free_cuda_memory, visible_gpus, why_no_cuda
 from warprun.processes import share_of_cores
@@ -28,6 +30,12 @@ LOOK_S = 0.05
 """Seconds between two looks of a worker for a job."""
 Train = Callable[[str, int], int]
 """Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
+DONE, FAILED = 0, 1
+"""Exit codes of a job."""
+MOST_TOGETHER = 4096
+"""Most jobs that a process trains together."""
+FILES_OF_A_RUN = 8
+"""Files that a run has open at most."""
 PRELOADED = "warprun.sweeps.preloaded"
 """Module that a server imports once and then forks the workers: its import takes longer than a short run."""
 FORKS = sys.platform == "linux"
@@ -55,29 +63,39 @@ def _start_server() -> None:
 
 @dataclass
 class _Worker:
-    """A process that trains jobs, one after the other."""
+    """A process that trains jobs: one after the other, or several of a GPU together."""
 
     process: BaseProcess
     jobs: Connection
-    """Takes the number of a job, and gives it back when that has ended well."""
+    """Takes the number of a job, and gives it back, with the exit code, when that has ended."""
     orders: Connection
     """Takes the number of a signal."""
 
 
 @dataclass
 class _Slot:
-    """A place for one job at a time."""
+    """The place of a worker."""
 
     cores: list[int]
     gpu: str | None
-    job: Job | None = None
+    room: int = 1
+    """Jobs at a time."""
+    jobs: dict[int, Job] = field(default_factory=dict)
     worker: _Worker | None = None
+    ends: bool = False
+    """Whether the worker takes no other job: one has failed, so the GPU may be lost, or memory be full."""
+
+    @property
+    def free(self) -> int:
+        """Jobs that it has room for."""
+        return 0 if self.ends else self.room - len(self.jobs)
 
 
 def shared(gpus: Sequence[str], wanted: int, needed: int) -> tuple[list[str], str]:
-    """Deal out `wanted` jobs, which take up to `needed` bytes each, to GPUs in turn: at least one, and as many as free memory has room for.
+    """Deal out `wanted` processes, which take up to `needed` bytes each, to GPUs in turn: at least one, and as many as free memory has room
+    for.
 
-    Returns the GPU of each job that runs at a time, and this in words.
+    Returns the GPU of each process, and this in words.
     """
     free = {gpu: free_cuda_memory(number) for number, gpu in enumerate(gpus)}
     room = {gpu: wanted if size is None or not needed else max(1, size // needed) for gpu, size in free.items()}
@@ -87,6 +105,11 @@ def shared(gpus: Sequence[str], wanted: int, needed: int) -> tuple[list[str], st
     memory = f" (each needs up to {size_text(needed)}; free: {', '.join(told)})" if needed and told else ""
     less = f"; {wanted} do not fit" if len(places) < wanted else ""
     return places, f"{counts} at a time{memory}{less}"
+
+
+def together(free: int | None, needed: int, context: int) -> int:
+    """Return how many jobs one process trains together on a GPU with `free` bytes: each takes `needed`, of which all share `context`."""
+    return MOST_TOGETHER if free is None else min(MOST_TOGETHER, max(1, (free - context) // max(1, needed - context)))
 
 
 class Pool(Launcher):
@@ -100,12 +123,20 @@ class Pool(Launcher):
     outlasts = False
 
     def __init__(
-        self, folder: Path, workers: int | None, devices: set[str], train: Train, needs: Callable[[], int], on_cpu: int = 1
+        self,
+        folder: Path,
+        workers: int | None,
+        devices: set[str],
+        train: Train,
+        needs: Callable[[], int],
+        on_cpu: int = 1,
+        jobs: int = 1,
     ) -> None:
         """Share cores and GPUs.
 
         `workers` None: one for each GPU, `on_cpu` without GPUs; `devices`: the values of `device` of the jobs. Several jobs share a GPU
-        where its memory has room for them: `needs` returns the bytes that each takes at most, and is called if they would.
+        where its memory has room for them: `needs` returns the bytes that each takes at most, and is called if they would. `jobs`: how many
+        there are, of which the one process of a GPU trains several together (`simulation.members`) unless `workers` is given.
         """
         gpus = usable_gpus() if devices & {"auto", "cuda"} else []
         count = workers or len(gpus) or on_cpu
@@ -115,10 +146,23 @@ class Pool(Launcher):
         if gpus and count > len(gpus):
             places, self._on_gpus = shared(gpus, count, needs())
         self._slots = [_Slot(cores, gpu) for gpu, cores in zip(places, share_cores(len(places)), strict=True)]
-        self.size = len(places)
+        if gpus and workers is None and jobs > count:
+            self._join(gpus, -(-jobs // count), needs())
+        self.size = sum(slot.room for slot in self._slots)
         self._keeps_workers = "cudasim" not in devices  # Numba reads at its import whether to simulate CUDA
         if self._keeps_workers:
             CONTEXT.set_forkserver_preload([PRELOADED])
+
+    def _join(self, gpus: Sequence[str], wanted: int, needed: int) -> None:
+        """Let each process train up to `wanted` jobs together, as many as the memory of its GPU has room for."""
+        free = [free_cuda_memory(number) for number in range(len(gpus))]
+        for slot, size in zip(self._slots, free, strict=True):
+            slot.room = min(wanted, together(size, needed, CUDA_CONTEXT))
+        rooms = ", ".join(f"{slot.room:,} on GPU {slot.gpu}" for slot in self._slots)
+        each = f", each of up to {size_text(max(0, needed - CUDA_CONTEXT))}"
+        told = [f"{size_text(size)} of GPU {gpu}" for gpu, size in zip(gpus, free, strict=True) if size is not None]
+        less = f"; {' and '.join(told)} are free" if told and any(slot.room < min(wanted, MOST_TOGETHER) for slot in self._slots) else ""
+        self._on_gpus = f"up to {rooms} train together{each}{less}"
 
     def describe(self) -> str:
         """Return one line that says how cores and GPUs are shared."""
@@ -129,12 +173,14 @@ class Pool(Launcher):
         return ", ".join(filter(None, (f"{counted(len(self._slots), 'worker')} with {shares}{each}", self._on_gpus)))
 
     def submit(self, jobs: Sequence[Job]) -> list[str]:
-        """Train jobs in free slots; there are enough."""
+        """Train jobs in free places."""
         return [str(job.number) for job in jobs if self._start(job)]
 
     def _start(self, job: Job) -> bool:
-        """Train a job in a free slot; return False if a signal has ended the server that forks workers."""
-        slot = next(slot for slot in self._slots if slot.job is None)
+        """Train a job in a free place; return False if there is none, or if a signal has ended the server that forks workers."""
+        slot = max(self._slots, key=lambda slot: slot.free)
+        if not slot.free:
+            return False
         if slot.worker and slot.worker.process.exitcode is not None:  # it was killed while it waited
             _end(slot)
         try:
@@ -143,7 +189,7 @@ class Pool(Launcher):
             if signals.requests.number is None:
                 raise
             return False
-        slot.job = job
+        slot.jobs[job.number] = job
         with suppress(OSError):  # it is killed just now, so its job fails
             slot.worker.jobs.send(job.number)
         return True
@@ -153,7 +199,7 @@ class Pool(Launcher):
         _start_server()
         jobs, its_jobs = CONTEXT.Pipe()
         its_orders, orders = CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(target=_work, args=(self._train, self._folder, slot.cores, slot.gpu, its_jobs, its_orders))
+        process = CONTEXT.Process(target=_work, args=(self._train, self._folder, slot.cores, slot.gpu, slot.room, its_jobs, its_orders))
         process.start()
         its_jobs.close()
         its_orders.close()
@@ -161,30 +207,34 @@ class Pool(Launcher):
 
     def wait(self, within_s: float) -> None:
         """Wait until a job has ended, but no longer than `within_s` seconds."""
-        workers = [slot.worker for slot in self._slots if slot.worker and slot.job]
+        workers = [slot.worker for slot in self._slots if slot.worker and slot.jobs]
         wait([*(worker.jobs for worker in workers), *(worker.process.sentinel for worker in workers)], within_s)
 
     def alive(self, ids: Sequence[str]) -> set[str]:
         """Return which jobs have not ended. One that could not write its own end has failed."""
         for slot in self._slots:
-            if slot.job is None or slot.worker is None:
+            if not slot.jobs or slot.worker is None:
                 continue
-            code, well = slot.worker.process.exitcode, False
+            code = slot.worker.process.exitcode
             with suppress(EOFError, OSError):  # the worker is gone
-                well = slot.worker.jobs.poll() and slot.worker.jobs.recv() == slot.job.number
-            if code is not None and not well and (code or rundir.read_status(slot.job.folder)):  # else a signal came before it began
-                why = f"its process ended with code {code}; see {slot.job.log}"
-                write_end(slot.job, why if code >= 0 else f"killed by {signal.Signals(-code).name}", exit_code=code)
-            if code is not None or well:
-                slot.job = None
-            if code is not None or not (slot.job or self._keeps_workers):
+                while slot.worker.jobs.poll():
+                    number, of_job = slot.worker.jobs.recv()
+                    del slot.jobs[number]
+                    slot.ends = slot.ends or of_job != DONE
+            if code is not None:
+                for job in slot.jobs.values():
+                    if code or rundir.read_status(job.folder):  # else a signal came before it began
+                        why = f"its process ended with code {code}; see {job.log}"
+                        write_end(job, why if code >= 0 else f"killed by {signal.Signals(-code).name}", exit_code=code)
+                slot.jobs.clear()
+            if code is not None or (not slot.jobs and (slot.ends or not self._keeps_workers)):
                 _end(slot)
-        return {str(slot.job.number) for slot in self._slots if slot.job}
+        return {str(number) for slot in self._slots for number in slot.jobs}
 
     def cancel(self, ids: Sequence[str], number: int = signal.SIGTERM) -> None:
-        """Let running jobs save a checkpoint and end."""
+        """Let running jobs save a checkpoint and end; jobs that train together end together."""
         for slot in self._slots:
-            if slot.job and slot.worker and str(slot.job.number) in ids:
+            if slot.worker and any(str(job) in ids for job in slot.jobs):
                 with suppress(OSError):  # it has just ended
                     slot.worker.orders.send(number)
 
@@ -201,6 +251,7 @@ def _end(slot: _Slot) -> None:
         slot.worker.process.join()
         slot.worker.orders.close()
         slot.worker = None
+    slot.ends = False
 
 
 def usable_gpus() -> list[str]:
@@ -218,8 +269,8 @@ def share_cores(count: int) -> list[list[int]]:
     return [share_of_cores(n, count) for n in range(count)]
 
 
-def _work(train: Train, folder: str, cores: list[int], gpu: str | None, jobs: Connection, orders: Connection) -> None:
-    """Train the jobs that come, until no more do or one does not end well, and end this process, which is that of a worker."""
+def _work(train: Train, folder: str, cores: list[int], gpu: str | None, room: int, jobs: Connection, orders: Connection) -> None:
+    """Train the jobs that come, up to `room` together, until no more do or one does not end well, and end this process, a worker's."""
     signals.watch()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)  # which the server that forked this process blocks
     threading.Thread(target=_obey, args=(orders,), name="warprun-orders", daemon=True).start()
@@ -227,22 +278,55 @@ def _work(train: Train, folder: str, cores: list[int], gpu: str | None, jobs: Co
         os.sched_setaffinity(0, cores)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    while (number := _next_job(jobs)) is not None:
+    if room > 1:
+        _allow_files(FILES_OF_A_RUN * room)
+    from warprun.simulation.members import Members  # imports torch
+
+    members, ended = Members(), list[tuple[int, int]]()
+    failed = 0
+    while True:
+        while not (failed or ended) and (number := _next_job(jobs, waits=not members)) is not None:
+            members.begin(partial(_train, train, folder, number, ended))
+        if not members and not ended:
+            sys.exit(failed)  # a GPU may be lost, memory may be full: the next job begins in a new process
+        members.go_on()
+        for number, code in ended:
+            failed = failed or code
+            with suppress(OSError):
+                jobs.send((number, code))
+        if ended and len(members) < room // 2 + 1:
+            gc.collect()  # a run is a circle of objects, and holds all of its arrays
+        ended.clear()
+
+
+def _train(train: Train, folder: str, number: int, ended: list[tuple[int, int]]) -> None:
+    """Train a job, and add its number and exit code to those that have ended."""
+    code = FAILED
+    try:
         code = train(folder, number)
-        if code:
-            sys.exit(code)  # a GPU may be lost, memory may be full: the next job begins in a new process
-        gc.collect()  # a run is a circle of objects, and holds all of its arrays
-        with suppress(OSError):
-            jobs.send(number)
+    except Exception:  # those of other jobs go on
+        traceback.print_exc()
+    ended.append((number, code))
 
 
-def _next_job(jobs: Connection) -> int | None:
-    """Wait for a job and return its number; None if no more come, or after a signal."""
+def _allow_files(count: int) -> None:
+    """Let this process have so many more files open, as far as the system does."""
+    import resource  # not on Windows
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = count + 1024
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+
+
+def _next_job(jobs: Connection, waits: bool) -> int | None:
+    """Return the number of the next job, if `waits` when it comes; None if none does, or after a signal."""
     with signals.requests.deferred(), suppress(EOFError, OSError):
         while signals.requests.number is None:
-            if jobs.poll(LOOK_S):
+            if jobs.poll(LOOK_S if waits else 0):
                 number: int = jobs.recv()
                 return number
+            if not waits:
+                break
     return None
 
 

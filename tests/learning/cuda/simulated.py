@@ -58,7 +58,7 @@ KERNEL_MODULES.append(cuda_layers)
 
 def with_few_threads() -> None:
     """Let blocks have few threads from now on: in the simulator, Python starts every one of them."""
-    cuda_sums.PARTS = 2
+    cuda_sums.PARTS, cuda_minibatches.SORTING = 2, 32
     for module in (cuda_minibatches, cuda_optimizer, cuda_returns, cuda_statistics, cuda_layers):
         module.THREADS = 32  # type: ignore[attr-defined]
 

@@ -52,8 +52,8 @@ class Plan:
     optimizer: Choice
     """Clipping and Adam; torch computes other optimizers."""
     repeated: Choice
-    """How recorded work is repeated. graphs: rollouts and updates as CUDA graphs; calls: updates as lists of kernel calls (CPU); Python:
-    not at all."""
+    """How recorded work is repeated. graphs: rollouts and updates as CUDA graphs; members: together with those of other runs, as
+    `simulation.members` says; calls: updates as lists of kernel calls (CPU); Python: not at all."""
     keeps: bool
     """Whether gradients take the activations of rollouts that fit into the memory for them, instead of computing them again."""
     no_tensor_cores: str = ""
@@ -82,6 +82,8 @@ class Plan:
         path = ", ".join(parts).replace("fused, ", "fused rollout, ")
         if self.repeated.by == "graphs":
             return f"{path}; captured in CUDA graphs"
+        if self.repeated.by == "members":
+            return f"{path}; launched together with other members"
         return f"{path}; not captured ({self.repeated.why})" if self.repeated.why else path
 
 

@@ -1,7 +1,7 @@
 """Kernels (CUDA) for the work between the gradients of minibatches; `cpu.minibatches` is the same on CPU.
 
 The advantages of all minibatches of an epoch are picked at once, and their moments computed: sums of blocks, then one block for each
-minibatch. torch sorts the keys of an order.
+minibatch. An order is made by sorting random keys: by one block as long as its shared memory holds them, by torch if there are more.
 """
 
 from __future__ import annotations
@@ -16,30 +16,68 @@ from warprun.learning.draws import TOGETHER, Stream, bits_of
 from warprun.learning.formulas import adapted
 from warprun.learning.kernels.cuda.returns import mean_and_variance
 from warprun.learning.kernels.cuda.sums import add_up
-from warprun.learning.kernels.cuda.tiles import stream_key, words
+from warprun.learning.kernels.cuda.tiles import barrier, stream_key, words
 from warprun.learning.operations import Moments, TorchOperations
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
+from warprun.simulation.cuda_layers import most_shared_bytes
 
 THREADS = 256
 MOST_BLOCKS = 64
 """Blocks that pick one minibatch."""
+SORTING = 1024
+"""Threads of the block that sorts."""
 
-float32, float64 = np.float32, np.float64
+float32, float64, int64, uint32, uint64 = np.float32, np.float64, np.int64, np.uint32, np.uint64
+
+
+def key_of_row(stream, row, step_rows):
+    """Return the random key of a row, 31 bits; rows of a step that stay together have the same one."""
+    runs = (step_rows + TOGETHER - 1) // TOGETHER
+    run = row // step_rows * runs + row % step_rows // TOGETHER if step_rows > 1 else row
+    return bits_of(stream_key(stream), run) >> uint32(1)
+
+
+def sort(numbers, size, thread, threads):
+    """Sort `size` numbers, a power of 2, in shared memory: bitonic sorting, Batcher 1968."""
+    width = 2
+    while width <= size:
+        apart = width // 2
+        while apart > 0:
+            barrier()
+            for pair in range(thread, size // 2, threads):
+                low = 2 * pair - pair % apart
+                first, second = numbers[low], numbers[low + apart]
+                if (first > second) == (low // width % 2 == 0):
+                    numbers[low], numbers[low + apart] = second, first
+            apart //= 2
+        width *= 2
+    barrier()
+
 
 KERNELS = '''"""Minibatches on CUDA; written by warprun."""
 
-from numba import cuda, float32, float64, int32, uint32
+from numba import cuda, float32, float64, int32, int64, uint64
 
-THREADS, NUMBERS = {threads}, 2 * {threads}
+THREADS, NUMBERS, SORTING = {threads}, 2 * {threads}, {sorting}
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
 def keys(stream, step_rows, out):
     row = cuda.grid(1)
     if row < out.size:
-        runs = (step_rows + TOGETHER - 1) // TOGETHER
-        run = row // step_rows * runs + row % step_rows // TOGETHER if step_rows > 1 else row
-        out[row] = int32(bits_of(stream_key(stream), run) >> uint32(1))
+        out[row] = int32(key_of_row(stream, row, step_rows))
+
+
+@cuda.jit(cache=CACHE, fastmath=False)
+def order(stream, step_rows, size, out):
+    numbers = cuda.shared.array(0, uint64)
+    # Rows behind their keys: equal keys keep the order of their rows.
+    for row in range(cuda.threadIdx.x, size, SORTING):
+        key = uint64(key_of_row(stream, row, step_rows)) if row < out.size else uint64(0xFFFFFFFF)
+        numbers[row] = (key << uint64(32)) | uint64(row)
+    sort(numbers, size, cuda.threadIdx.x, SORTING)
+    for row in range(cuda.threadIdx.x, out.size, SORTING):
+        out[row] = int64(numbers[row] & uint64(0xFFFFFFFF))
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
@@ -88,16 +126,16 @@ class CudaMinibatches:
         self._adapted = reference.rate_factor.view(1), reference.learning_rate.view(1)
         self._numbers = tuple(map(float64, (reference.config.learning_rate, *reference.rate_limits)))
         self._adapts = reference.config.adapts_learning_rate
-        functions = (adapted, add_up, bits_of, mean_and_variance, read, stream_key, write)
+        functions = (adapted, add_up, key_of_row, mean_and_variance, read, sort, write)
         names = {function.__name__: function for function in functions}
-        self._module = module_for("minibatches_cuda", KERNELS.format(threads=THREADS), names | {"TOGETHER": TOGETHER})
+        self._module = module_for("minibatches_cuda", KERNELS.format(threads=THREADS, sorting=SORTING), names)
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
         rate = self._adapted[1]
         order, number = torch.zeros_like(rate, dtype=torch.int64), torch.zeros_like(rate, dtype=torch.float32)
         numbers, sums, rows = on_device(number), on_device(rate), on_device(order)
-        want(self._module, "keys", (words(Stream(0, order)), 1, on_device(order.int())))
+        want(self._module, "order", (words(Stream(0, order)), 1, 1, rows))
         want(self._module, "pick", (numbers, rows, 1, 1, numbers, sums))
         want(self._module, "part_moments", (sums, 1, 1, numbers))
         if self._adapts:
@@ -105,6 +143,11 @@ class CudaMinibatches:
 
     def permutation(self, n: int, seed: int, draw: torch.Tensor, step_rows: int = 1) -> torch.Tensor:
         """Return a random order of 0..n-1, [n] int64, see `draws.permutation`."""
+        size = 1 << (n - 1).bit_length()
+        if 8 * size <= most_shared_bytes():
+            order = torch.empty(n, dtype=torch.int64, device=draw.device)
+            launch(self._module, "order", (1, SORTING), (words(Stream(seed, draw)), step_rows, size, on_device(order)), 8 * size)
+            return order
         keys = torch.empty(n, dtype=torch.int32, device=draw.device)
         launch(self._module, "keys", (-(-n // THREADS), THREADS), (words(Stream(seed, draw)), step_rows, on_device(keys)))
         return keys.sort(stable=True).indices
