@@ -31,6 +31,10 @@ class OnMachine(Device):
     def torch(self) -> torch.device:
         return torch.device("cpu")
 
+    @property
+    def name(self) -> str:
+        return "a machine"
+
 
 DEVICE = OnMachine("cuda", "a test")
 
