@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from greenlet import getcurrent, greenlet
 
-from warprun.kernels.repeat import TRIES, Watch
+from warprun.kernels.repeat import Watch
 
 Arguments = TypeVarTuple("Arguments")
 Results = TypeVar("Results")
@@ -99,11 +99,6 @@ class Recorded(Generic[Results_co]):
         """The other numbers that members have of their own, [N] float64, which holds float32 and uint32 exactly."""
         return np.array(self._read[2], np.float64)
 
-    def repeats(self, former: Recorded[object]) -> bool:
-        """Return whether the work made the same launches as before, but for the memory of what it allocates."""
-        same = self.is_launches and former.is_launches and self.kind == former.kind
-        return same and bool(np.array_equal(self.numbers, former.numbers, equal_nan=True))
-
 
 _kinds: dict[Hashable, int] = {}
 
@@ -133,31 +128,26 @@ def _form(value: object, places: list[int], numbers: list[float]) -> list[Hashab
 
 
 class Joined(Generic[Results, *Arguments]):
-    """Work of a member that is done together with that of others, once it has made the same launches twice in a row.
+    """Work of a member that is done together with that of others, from its second run on: the first one records it.
 
     It must keep to what `repeat.Captured` asks. A result lies in the memory of the recording: the next run with the same arguments
-    overwrites it. Work in which torch computes something, or whose launches change, each member does for itself.
+    overwrites it. Work in which torch computes something each member does for itself.
     """
 
     def __init__(self, work: Callable[[*Arguments], Results], device: torch.device) -> None:
         self._work, self._device = work, device
-        self._tried: dict[tuple[*Arguments], tuple[int, Recorded[Results] | None]] = {}
-        self._known: dict[tuple[*Arguments], Recorded[Results]] = {}
+        self._recorded: dict[tuple[*Arguments], Recorded[Results]] = {}
 
     def __call__(self, *arguments: *Arguments) -> Results:
         """Do the work once."""
-        known = self._known.get(arguments)
-        if known is not None:
-            getcurrent().parent.switch(Wanted(known, self._device))
-            return known.results
-        number, former = self._tried.get(arguments, (0, None))
-        if number == TRIES:
+        recorded = self._recorded.get(arguments)
+        if recorded is None:
+            self._recorded[arguments] = recorded = Recorded(lambda: self._work(*arguments))
+            return recorded.results
+        if not recorded.is_launches:
             return self._work(*arguments)
-        last = Recorded(lambda: self._work(*arguments))
-        if former is not None and last.repeats(former):
-            self._known[arguments] = last
-        self._tried[arguments] = number + 1, last
-        return last.results
+        getcurrent().parent.switch(Wanted(recorded, self._device))
+        return recorded.results
 
 
 class Wanted(NamedTuple):
