@@ -58,7 +58,7 @@ def sweep(overrides: Sequence[str]) -> int:
             print("nothing is left to do")
             return DONE
         if launcher is None:
-            launcher = _pool(launch, given, configs, found, todo)
+            launcher = _pool(launch, given, configs, found, todo, len(todo))
         else:
             launchers.require_ended(found, launch.trust)
         try:
@@ -69,13 +69,15 @@ def sweep(overrides: Sequence[str]) -> int:
             raise
 
 
-def _pool(launch: LaunchConfig, given: Sequence[str], configs: Sequence[Config], found: Plan, todo: Sequence[Job]) -> Pool:
-    """Return the launcher `local` of a sweep."""
+def _pool(
+    launch: LaunchConfig, given: Sequence[str], configs: Sequence[Config], found: Plan, todo: Sequence[Job], together: int
+) -> Pool:
+    """Return the launcher `local` of a sweep; up to `together` jobs may train together on GPUs."""
     devices = {config.device for config in configs} if given else _devices(found)
     on_cpu = min(usable_cores(), len(todo)) if launch.population else 1
     train = partial(train_job, trusted=launch.trust or not found.seal)
     needs = partial(most_on_gpu, configs) if given else partial(_most_on_gpu, found, todo)
-    return Pool(found.folder, launch.launcher.workers, devices, train, needs, on_cpu, len(todo))
+    return Pool(found.folder, launch.launcher.workers, devices, train, needs, on_cpu, together)
 
 
 def show_first(overrides: Sequence[str], flags: Sequence[str]) -> int:
@@ -288,7 +290,8 @@ def tune(arguments: Sequence[str]) -> int:
             work = f"{settings.trials} trials" + (f", {settings.minutes:g} minutes" if settings.minutes else "")
         board = Board.of(found)
         if launcher is None:
-            launcher = _pool(launch, given, configs, found, [])
+            # Trials are chosen by the results of others, and may be stopped alone; the members of a population are neither.
+            launcher = _pool(launch, given, configs, found, [], settings.members if in_rounds else 1)
         else:
             launchers.require_ended(found, launch.trust)
         print(f"{printable(found.folder, 1000)}: {work}, {launcher.describe()}", flush=True)

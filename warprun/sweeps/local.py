@@ -21,7 +21,7 @@ from pathlib import Path
 from warprun.config.memory_estimate import CUDA_CONTEXT, size_text
 from warprun.errors import counted
 from warprun.kernels.driver import free_cuda_memory, visible_gpus, why_no_cuda
-from warprun.processes import share_of_cores
+from warprun.processes import share_of_cores, usable_cores
 from warprun.runs import rundir, signals
 from warprun.sweeps.launcher import Launcher, write_end
 from warprun.sweeps.plan import Job
@@ -32,8 +32,8 @@ Train = Callable[[str, int], int]
 """Trains the job with a number of a sweep folder in this process, and returns the exit code. It must be importable by its name."""
 DONE, FAILED = 0, 1
 """Exit codes of a job."""
-MOST_TOGETHER = 4096
-"""Most jobs that a process trains together."""
+TOGETHER = 64
+"""Jobs that a process trains together before another one helps it."""
 FILES_OF_A_RUN = 8
 """Files that a run has open at most."""
 PRELOADED = "warprun.sweeps.preloaded"
@@ -107,9 +107,25 @@ def shared(gpus: Sequence[str], wanted: int, needed: int) -> tuple[list[str], st
     return places, f"{counts} at a time{memory}{less}"
 
 
-def together(free: int | None, needed: int, context: int) -> int:
-    """Return how many jobs one process trains together on a GPU with `free` bytes: each takes `needed`, of which all share `context`."""
-    return MOST_TOGETHER if free is None else min(MOST_TOGETHER, max(1, (free - context) // max(1, needed - context)))
+def joined(gpus: Sequence[str], jobs: int, needed: int) -> tuple[list[_Slot], str]:
+    """Return places for `jobs` that train together, several in each process, and this in words; each job takes up to `needed` bytes.
+
+    What Python does for a job takes longer than what a GPU does, so up to one process for each core shares a GPU. As many jobs train at a
+    time as free memory has room for.
+    """
+    each = min(max(1, usable_cores() // len(gpus)), -(-jobs // (len(gpus) * TOGETHER)))
+    places, slots, told = list(gpus) * each, list[_Slot](), ""
+    own = max(1, needed - CUDA_CONTEXT)
+    free = {gpu: free_cuda_memory(number) for number, gpu in enumerate(gpus)}
+    wanted = -(-jobs // len(places))
+    for gpu, cores in zip(places, share_cores(len(places)), strict=True):
+        size = free[gpu]
+        room = wanted if size is None else min(wanted, max(1, (size // each - CUDA_CONTEXT) // own))
+        slots.append(_Slot(cores, gpu, room))
+        if room < wanted:
+            told = f" (each needs up to {size_text(own)}, and a process {size_text(CUDA_CONTEXT)}; the others wait)"
+    counts = [(gpu, sum(slot.room for slot in slots if slot.gpu == gpu)) for gpu in gpus]
+    return slots, f"{', '.join(f'{min(count, jobs):,} on GPU {gpu}' for gpu, count in counts)} train together{told}"
 
 
 class Pool(Launcher):
@@ -136,7 +152,7 @@ class Pool(Launcher):
 
         `workers` None: one for each GPU, `on_cpu` without GPUs; `devices`: the values of `device` of the jobs. Several jobs share a GPU
         where its memory has room for them: `needs` returns the bytes that each takes at most, and is called if they would. `jobs`: how many
-        there are, of which the one process of a GPU trains several together (`simulation.members`) unless `workers` is given.
+        there are: on GPUs processes train several together (`simulation.members`) unless `workers` is given.
         """
         gpus = usable_gpus() if devices & {"auto", "cuda"} else []
         count = workers or len(gpus) or on_cpu
@@ -146,23 +162,12 @@ class Pool(Launcher):
         if gpus and count > len(gpus):
             places, self._on_gpus = shared(gpus, count, needs())
         self._slots = [_Slot(cores, gpu) for gpu, cores in zip(places, share_cores(len(places)), strict=True)]
-        if gpus and workers is None and jobs > count:
-            self._join(gpus, -(-jobs // count), needs())
+        if gpus and workers is None and jobs > len(gpus):
+            self._slots, self._on_gpus = joined(gpus, jobs, needs())
         self.size = sum(slot.room for slot in self._slots)
         self._keeps_workers = "cudasim" not in devices  # Numba reads at its import whether to simulate CUDA
         if self._keeps_workers:
             CONTEXT.set_forkserver_preload([PRELOADED])
-
-    def _join(self, gpus: Sequence[str], wanted: int, needed: int) -> None:
-        """Let each process train up to `wanted` jobs together, as many as the memory of its GPU has room for."""
-        free = [free_cuda_memory(number) for number in range(len(gpus))]
-        for slot, size in zip(self._slots, free, strict=True):
-            slot.room = min(wanted, together(size, needed, CUDA_CONTEXT))
-        rooms = ", ".join(f"{slot.room:,} on GPU {slot.gpu}" for slot in self._slots)
-        each = f", each of up to {size_text(max(0, needed - CUDA_CONTEXT))}"
-        told = [f"{size_text(size)} of GPU {gpu}" for gpu, size in zip(gpus, free, strict=True) if size is not None]
-        less = f"; {' and '.join(told)} are free" if told and any(slot.room < min(wanted, MOST_TOGETHER) for slot in self._slots) else ""
-        self._on_gpus = f"up to {rooms} train together{each}{less}"
 
     def describe(self) -> str:
         """Return one line that says how cores and GPUs are shared."""
