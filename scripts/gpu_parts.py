@@ -18,6 +18,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gpu_members
+
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 WORK = [PYTHON, "scripts/gpu_work.py"]
@@ -171,7 +173,7 @@ class Turn:
     def work(self, what: str, works: Mapping[str, tuple[str, Sequence[int]]]) -> list[str]:
         """Return the command that works, and begins nothing that would not end in the time that is left."""
         until = f"{time.time() + self.left() - STARTS_S / 4:.0f}"
-        given = {name: [" ".join(_given(self.machine, overrides)), sizes] for name, (overrides, sizes) in works.items()}
+        given = {name: [" ".join(overrides_for(self.machine, overrides)), sizes] for name, (overrides, sizes) in works.items()}
         return [*WORK, what, until, json.dumps(given)]
 
     def run(self, name: str, arguments: Iterable[str], needs: float = 1.0, **variables: str) -> Ran:
@@ -196,7 +198,7 @@ class Turn:
         return Ran(code == 0, log.read_text(errors="replace"), time.monotonic() - began, why, stopped=code is None)
 
 
-def _given(machine: Machine, overrides: str) -> list[str]:
+def overrides_for(machine: Machine, overrides: str) -> list[str]:
     return [*overrides.split(), f"device={machine.options.device}"]
 
 
@@ -271,7 +273,7 @@ def _training(machine: Machine, name: str, seconds: float, episodes: str, folder
     """Return the command of a run."""
     run_dir = machine.work / folder / name.replace(" ", "_")
     limits = [f"max_minutes={seconds / 60:.4f}", "log.every=0.5s", "log.live=false", episodes, f"run_dir={run_dir}"]
-    return [*WARPRUN, *_given(machine, TRAININGS[name]), *limits]
+    return [*WARPRUN, *overrides_for(machine, TRAININGS[name]), *limits]
 
 
 def _chosen(turn: Turn, found: Found, names: Iterable[str]) -> list[str]:
@@ -391,5 +393,6 @@ ALONE = {
     "profile": Part(measured("profile", _iterations, "profile"), 30),
     "curves": Part(measured("curves", lambda tables, rows: tables.times(rows), "curves"), 50),
     "ncu": Part(ncu, 45),
+    "members": Part(lambda turn: gpu_members.members(turn, Found([]), [*WARPRUN, *overrides_for(turn.machine, gpu_members.SETTINGS)]), 60),
     "peers": Part(peers, 45),
 }

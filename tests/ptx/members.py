@@ -37,7 +37,7 @@ from warprun.learning.settings.off_policy import ReplayConfig
 from warprun.learning.settings.plan import Choice
 from warprun.runs import build, checkpoint, signals
 from warprun.runs.records.jsonl import read_rows
-from warprun.simulation import cuda_layers, cuda_members, members
+from warprun.simulation import cuda_layers, cuda_members, launches, members
 from warprun.simulation.members import Members
 from warprun.sweeps import plan
 
@@ -120,12 +120,12 @@ def found_mistakes() -> dict[str, bool]:
     found = {}
     for name, (module, text, instead) in MISTAKES.items():
         with planted(module, text, instead):
-            before = state.kinds()
+            before = len(launches._kinds)
             try:
                 wrong = bool(differences(alone, states_together("a2c", range(3))[0]))
             except Exception:
                 wrong = True
-        found[name] = wrong or state.kinds() > before
+        found[name] = wrong or len(launches._kinds) > before
     return found
 
 
@@ -138,8 +138,8 @@ def planted(module: ModuleType, text: str, instead: str) -> Iterator[None]:
     made = ModuleType(module.__name__)
     vars(made).update({"__file__": module.__file__})
     exec(compile(source.replace(text, instead), module.__file__, "exec"), vars(made))
-    vars(made).update({"recording": members.recording})
-    with patch.object(state, "set", made) if module is members else patch.object(cuda_members, "merged", made.merged):
+    places = {members: (state, "set", made), launches: (launches, "_form", vars(made).get("_form"))}
+    with patch.object(*places.get(module, (cuda_members, "merged", vars(made).get("merged")))):
         yield
 
 
@@ -147,9 +147,6 @@ class State:
     """What mistakes change."""
 
     set = members
-
-    def kinds(self) -> int:
-        return len(self.set._kinds)
 
 
 state = State()
@@ -167,10 +164,9 @@ MISTAKES = {
     ),
     "a member too few": (cuda_members, "members=len(works))", "members=len(works) - 1)"),
     "a launch too few": (cuda_members, "for launch in first.launches:", "for launch in first.launches[:-1]:"),
-    "seeds in common": (members, "float | np.floating | np.uint32", "float | np.floating"),
+    "seeds in common": (launches, "float | np.floating | np.uint32", "float | np.floating"),
     "sets that are not made anew": (members, "works = tuple(each.work for each in wanted)", "works = wanted[0].work.kind, "),
     "work done twice": (members, "        self._merged[works]()\n", "        self._merged[works]()\n        self._merged[works]()\n"),
-    "arguments that are not looked at": (members, "self._recorded.get(arguments)", "next(iter(self._recorded.values()), None)"),
 }
 """Name -> module, its text, and what stands there instead."""
 

@@ -107,6 +107,46 @@ def test_as_many_jobs_share_a_gpu_as_its_memory_has_room_for(made, monkeypatch, 
     assert said in one.describe() and ("do not fit" in one.describe()) == (len(places) < workers)
 
 
+@pytest.mark.parametrize(
+    ("jobs", "cores", "free", "rooms", "said"),
+    [
+        (8, 16, [100], [8], "8 on GPU 0 train together"),
+        (2048, 16, [1000], [128] * 16, "2,048 on GPU 0 train together"),
+        (2048, 16, [None], [128] * 16, "2,048 on GPU 0 train together"),
+        (200, 2, [100, 100], [100, 100], "100 on GPU 0, 100 on GPU 1 train together"),
+        (200, 4, [100], [50] * 4, "200 on GPU 0 train together"),
+        (200, 1, [20], [99], "99 on GPU 0 train together (each needs up to 200.0 MiB, and a process 600.0 MiB; the others wait)"),
+        (3, 16, [0.5], [1], "1 on GPU 0 train together (each"),
+    ],
+)
+def test_jobs_of_a_gpu_train_together_as_far_as_its_memory_has_room(made, monkeypatch, jobs, cores, free, rooms, said):
+    monkeypatch.setattr(local, "usable_gpus", lambda: [str(number) for number in range(len(free))])
+    monkeypatch.setattr(local, "usable_cores", lambda: cores)
+    monkeypatch.setattr(local, "free_cuda_memory", lambda number: free[number] and int(free[number] * 2**30))
+    one = Pool(made.folder, None, {"auto"}, fake_jobs.train, lambda: local.CUDA_CONTEXT + 200 * 2**20, jobs=jobs)
+    assert ([slot.room for slot in one._slots], one.size) == (rooms, sum(rooms))
+    assert said in one.describe()
+
+
+def test_a_process_in_which_a_job_has_failed_takes_no_other_one(made, monkeypatch):
+    monkeypatch.setattr(local, "usable_gpus", lambda: ["0"])
+    monkeypatch.setattr(local, "free_cuda_memory", lambda number: None)
+    one = Pool(made.folder, None, {"auto"}, fake_jobs.train, lambda: 2**30, jobs=3)
+    assert one.size == 3
+    fails = plan.Job(4, (f"seed={fake_jobs.FAILS}",), made.folder / "0004_seed-1")
+    made.jobs.append(fails)
+    made.write()
+    assert one.submit([fails]) == ["4"]
+    until(one, fails)
+    processes = set()
+    for job in (made.jobs[0], made.jobs[1]):
+        assert one.submit([job]) == [str(job.number)]
+        until(one, job)
+        processes.add((job.folder / "process").read_text())
+    assert len(processes) == 1 and (fails.folder / "process").read_text() not in processes
+    one.close()
+
+
 def test_a_job_that_waits_for_ever_is_stopped(made):
     one = Pool(made.folder, 2, {"cpu"}, fake_jobs.train, unasked)
     waits = made.jobs[2]

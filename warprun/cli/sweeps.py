@@ -69,9 +69,7 @@ def sweep(overrides: Sequence[str]) -> int:
             raise
 
 
-def _pool(
-    launch: LaunchConfig, given: Sequence[str], configs: Sequence[Config], found: Plan, todo: Sequence[Job], together: int
-) -> Pool:
+def _pool(launch: LaunchConfig, given: Sequence[str], configs: Sequence[Config], found: Plan, todo: Sequence[Job], together: int) -> Pool:
     """Return the launcher `local` of a sweep; up to `together` jobs may train together on GPUs."""
     devices = {config.device for config in configs} if given else _devices(found)
     on_cpu = min(usable_cores(), len(todo)) if launch.population else 1

@@ -19,7 +19,7 @@ from warprun.kernels import compile as kernels
 from warprun.kernels.driver import gpu_error, gpu_shared_bytes, is_refusal
 from warprun.kernels.mlp_cuda import SHARED_BYTES
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.members import Launch, recording
+from warprun.simulation.launches import Launch, recording
 
 if TYPE_CHECKING:
     from numba.cuda.dispatcher import CUDADispatcher

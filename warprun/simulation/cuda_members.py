@@ -19,7 +19,7 @@ from warprun.kernels.moved import moved
 from warprun.kernels.repeat import Captured
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, module_for, on_device, start
-from warprun.simulation.members import Launch, Recorded, is_array, is_own
+from warprun.simulation.launches import Launch, Recorded, is_array, is_own
 
 KERNEL = '''"""The kernel $name for several members on CUDA; written by warprun."""
 

@@ -44,7 +44,7 @@ class LocalConfig(LauncherConfig):
     name: str = "local"
     """Processes on this machine, until all jobs have ended."""
     workers: int | None = None
-    """Jobs at a time, which share the cores and, as far as their memory allows, the GPUs; null: one for each GPU, and one without GPUs."""
+    """Jobs at a time, which share the cores and, as far as their memory allows, the GPUs; null: all together on GPUs, and one without."""
 
 
 @dataclass
