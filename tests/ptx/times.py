@@ -10,7 +10,8 @@ cycles a warp takes for an instruction.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -23,7 +24,8 @@ from tests.learning.cuda.simulated import cuda_kernels
 from tests.learning.helpers import rollout
 from tests.ptx import off_policy, project
 from tests.ptx.project import on
-from tests.ptx.rolling import DEVICE, clear, machine, ways_of
+from tests.ptx.rolling import DEVICE, clear, fused, machine, ways_of
+from tests.simulation import rollouts
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.kernels.cuda import updates as cuda_updates
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
@@ -43,6 +45,9 @@ Guide, throughput of native arithmetic instructions, compute capability 9.0)."""
 MEASURED_US = {"gradient": 305.0, "rollout": 249.9}
 """Of A2C 64-64 with 10,000 CartPoles and a horizon of 16."""
 BATCH = 256
+MEMBERS, MEMBER_ENVS, MEMBER_STEPS = 2_048, 64, 128
+SEPARATE = NetworkConfig(hidden=[64, 64], shared=False)
+"""Agents of PureJaxRL (https://github.com/luchris429/purejaxrl): environments, horizon and networks."""
 SHARED_BYTES = 227 * 1024
 """That a block can ask for."""
 
@@ -113,6 +118,42 @@ def of_rollout() -> Executed:
     return Executed(1, *(number / steps for number in found[1:]))
 
 
+def population() -> tuple[Executed, dict[str, Executed], dict[str, Executed]]:
+    """Return what a member with PureJaxRL's settings executes: in a step of a rollout, once in an update, and in each of its epochs."""
+    case = replace(rollouts.CASES["cartpole"], horizon=3, collects=1)
+    found = executed(partial(fused, case, "cartpole", SEPARATE, False, {}, DEVICE, MEMBER_ENVS))["rollout"]
+    of_step = Executed(1, *(number / (3 * found.launches) for number in found[1:]))
+
+    def update(epochs: int) -> dict[str, Executed]:
+        environment = rollouts.CASES["cartpole"].environment
+        agent = build("ppo", environment, n_envs=MEMBER_ENVS, network=SEPARATE, epochs=epochs, minibatches=4, learning_rate_end=1e-4)
+        taken = rollout(environment, horizon=MEMBER_STEPS, n_envs=MEMBER_ENVS)
+
+        def work() -> None:
+            with patch.object(cuda_gradient, "multiprocessors", lambda device: MULTIPROCESSORS):
+                (learner,) = agent.learners
+                learner.operations = cuda_kernels(learner)
+            agent.update(taken, 0.0)
+
+        return executed(work)
+
+    one, two = update(1), update(2)
+    of_epoch = {name: Executed(*(b - a for a, b in zip(one[name], two[name], strict=True))) for name in two}
+    return of_step, {name: Executed(*(2 * a - b for a, b in zip(one[name], two[name], strict=True))) for name in two}, of_epoch
+
+
+def of_members(count: int, sass_per_ptx: float) -> float:
+    """Print and return the expected seconds of an iteration of so many members, whose kernels fill the card."""
+    of_step, once, of_epoch = population()
+    parts = {"rollout": times(of_step, MEMBER_STEPS)}
+    parts |= {name: Executed(1, *(a + 4 * b for a, b in zip(once[name][1:], of_epoch[name][1:], strict=True))) for name in once}
+    total = 0.0
+    for name, found in sorted(parts.items(), key=lambda part: -part[1].issued):
+        total += (found_s := seconds(times(found, count), sass_per_ptx, 0.0))
+        print(f"  {name:12} {found.issued:14,.0f} {1e6 * found_s:10.0f}")
+    return total
+
+
 def times(found: Executed, count: float) -> Executed:
     """Return what so many of a kernel's parts execute, which fill a card."""
     return Executed(1, count * found.issued, 0.0, count * found.mma, count * found.mufu)
@@ -146,6 +187,12 @@ def main() -> None:
         of_steps = max(alone, 1e6 * seconds(times(step_of_rollout, 16 * n_envs / 32), sass_per_ptx, cycles))
         rate = 16 * n_envs / (of_gradient + of_steps)
         print(f"{n_envs:,} CartPoles: gradient {of_gradient:,.0f} us, rollout {of_steps:,.0f} us; both alone {rate:,.0f} M steps/s")
+    for how, within in (("on tensor cores", nullcontext), ("in float32", in_float32)):
+        print(f"\n{MEMBERS:,} members, layers {how}: kernel, instructions of a member in an iteration, us of all")
+        with within():
+            each_s = of_members(MEMBERS, sass_per_ptx)
+        iterations = 500_000 / (MEMBER_ENVS * MEMBER_STEPS)
+        print(f"  500,000 steps of each: {iterations * each_s:.1f} s on the card, without Python and evaluations")
     for name in ("sac", "td3", "dqn"):
         with in_float32():
             before_us = 1e6 * sum(seconds(found, sass_per_ptx, cycles) for found in step(name).values())
