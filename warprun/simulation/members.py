@@ -16,6 +16,7 @@ from typing import Generic, NamedTuple, TextIO, TypeVar, TypeVarTuple
 import torch
 from greenlet import getcurrent, greenlet
 
+from warprun.kernels.repeat import Captured
 from warprun.simulation.launches import Recorded
 
 Arguments = TypeVarTuple("Arguments")
@@ -29,11 +30,12 @@ class Joined(Generic[Results, *Arguments]):
     """Work of a member that is done together with that of others, from its second run on: the first one records it.
 
     It must keep to what `repeat.Captured` asks. A result lies in the memory of the recording: the next run with the same arguments
-    overwrites it. Work in which torch computes something each member does for itself.
+    overwrites it. Work in which torch computes something each member does for itself, as it would alone.
     """
 
     def __init__(self, work: Callable[[*Arguments], Results], device: torch.device) -> None:
         self._work, self._device = work, device
+        self._alone = Captured(work) if device.type == "cuda" else work
         self._recorded: dict[tuple[*Arguments], Recorded[Results]] = {}
 
     def __call__(self, *arguments: *Arguments) -> Results:
@@ -43,7 +45,7 @@ class Joined(Generic[Results, *Arguments]):
             self._recorded[arguments] = recorded = Recorded(lambda: self._work(*arguments))
             return recorded.results
         if not recorded.is_launches:
-            return self._work(*arguments)
+            return self._alone(*arguments)
         getcurrent().parent.switch(Wanted(recorded, self._device))
         return recorded.results
 
