@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -19,6 +22,8 @@ MAX_DEPTH = 20
 """Of lists and sections inside each other."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """That of libyaml, if PyYAML was built with it, is ten times as fast."""
+SECTION = re.compile(r"^(?=[A-Za-z_])", re.MULTILINE)
+"""Where a key of the top level begins. A text in quotes that goes on there is found out: a part of it is no YAML."""
 MAX_CHARACTERS = 10_000
 """Longest value. YAML has numbers whose conversion takes the square of their length."""
 
@@ -43,8 +48,7 @@ def read_config(path: Path) -> dict[str, object]:
     """
     try:
         text = read_limited(path, MAX_BYTES).decode()
-        _check_events(text)
-        config = yaml.load(text, Loader=_SavedLoader)
+        config = _by_sections(text) or _parsed(text)[0]
     except UserError:
         raise
     except (yaml.YAMLError, OSError, ValueError, TypeError, RecursionError) as error:
@@ -61,6 +65,37 @@ def read_config(path: Path) -> dict[str, object]:
     return {str(key): value for key, value in config.items()}
 
 
+def _by_sections(text: str) -> dict[object, object] | None:
+    """Return the config in a text whose top-level keys are read one by one: the runs of a sweep have most sections in common.
+
+    None for a text that must be read as a whole, perhaps to say what is wrong with it.
+    """
+    found: dict[object, object] = {}
+    nodes = 0
+    sections = [section for section in SECTION.split(text) if section]
+    try:
+        for config, count in map(_section, sections):
+            found |= copy.deepcopy(config)
+            nodes += count
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        return None
+    return found if len(found) == len(sections) and nodes <= MAX_NODES else None
+
+
+@lru_cache(maxsize=512)
+def _section(text: str) -> tuple[dict[object, object], int]:
+    config, nodes = _parsed(text)
+    if not isinstance(config, dict) or len(config) != 1:
+        raise ValueError("no section")
+    return config, nodes
+
+
+def _parsed(text: str) -> tuple[object, int]:
+    """Return what a text holds, and of how many values, lists and sections."""
+    nodes = _check_events(text)
+    return yaml.load(text, Loader=_SavedLoader), nodes
+
+
 def flat_items(container: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the dotted key and the value of every setting of a config; an empty section is a value."""
     for key, value in container.items():
@@ -70,8 +105,11 @@ def flat_items(container: Mapping[str, object], prefix: str = "") -> Iterator[tu
             yield f"{prefix}{key}", value
 
 
-def _check_events(text: str) -> None:
-    """Raise ValueError for YAML that is too large, too deep or has more than plain values, before it is built."""
+def _check_events(text: str) -> int:
+    """Return the number of values, lists and sections of YAML, before it is built.
+
+    Raises ValueError if it is too large, too deep or has more than plain values.
+    """
     depth = nodes = 0
     for event in yaml.parse(text, Loader=LOADER):
         line = event.start_mark.line + 1
@@ -89,6 +127,7 @@ def _check_events(text: str) -> None:
             depth -= 1
         if depth > MAX_DEPTH or nodes > MAX_NODES:
             raise ValueError(f"line {line}: it is nested deeper than {MAX_DEPTH} levels or has more than {MAX_NODES:,} values")
+    return nodes
 
 
 def _check_values(value: object, key: str) -> None:

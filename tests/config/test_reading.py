@@ -1,0 +1,51 @@
+"""Saved configs are read section by section as they are read whole."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from warprun.config import reading
+from warprun.errors import UserError
+
+WHOLE = "# saved by warprun\nname: x\nagent:\n  gamma: 0.99\n  hidden: [64, 64]\nlist:\n- 1\n- 2e-3\n\nlast: {a: null}\n"
+
+
+@pytest.mark.parametrize("text", [WHOLE, WHOLE.replace("# saved by warprun\n", ""), "--- \na: 1\nb: 2\n", 'a: "one\nb: two"\nc: 3\n', "a: 1\n"])
+def test_a_config_is_what_yaml_takes_its_text_for(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    assert reading.read_config(file) == yaml.load(text, Loader=reading._SavedLoader)
+
+
+def test_what_one_reader_changes_no_other_sees(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(WHOLE)
+    first = reading.read_config(file)
+    agent = first["agent"]
+    assert isinstance(agent, dict)
+    agent["gamma"] = 0.5
+    assert reading.read_config(file) != first
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: 1\na: 2\n", "line 1: a key is there twice"),
+        ("a: 1\nb: &x [1]\nc: *x\n", "line 2: anchors"),
+        ("a: 1\nb: !!python/name:os.system\n", "line 2: tags"),
+        ("a: 1\nb: [1\n", "while parsing"),
+        ("a: 1\nb: ${oc.env:HOME}\n", "b is an interpolation"),
+    ],
+)
+def test_what_a_config_may_not_hold_is_refused_with_its_line(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=why.replace("(", r"\(").replace("$", r"\$")):
+        reading.read_config(tmp_path / "config.yaml")
+
+
+def test_many_values_are_too_many_however_they_are_divided(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("".join(f"k{n}: [1, 2, 3, 4]\n" for n in range(reading.MAX_NODES // 4)))
+    with pytest.raises(UserError, match="more than 20,000 values"):
+        reading.read_config(file)
