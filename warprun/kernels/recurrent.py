@@ -5,9 +5,8 @@ through all of its steps, and what it computes with stays in the first two cache
 gradient of the weights, to which each step adds a sum over TILE sequences from registers.
 
 A step *sees* its inputs, filled up to a multiple of NARROW numbers, and behind them what the layer remembers of its outputs: K numbers
-of a sequence. From these come BLOCKS blocks of U sums. Each is one of the products of a gate, or the sum of both, so LSTM has the gates
-input, forget, new and output, and GRU reset, update and the two products of new, which reset stands between. A row of `blocks`
-[BLOCKS, 3] says which gate's weights a block takes, and of which of the K numbers: gate, first, last + 1.
+of a sequence. From these come BLOCKS blocks of sums (`warprun.kernels.rows`). Each is one of the products of a gate, or the sum of both, so
+LSTM has the gates input, forget, new and output, and GRU reset, update and the two products of new, which reset stands between.
 
     keeps    [T, B]         0 where a sequence begins anew with a step, else 1
     x        [T, B, I]      inputs
@@ -22,13 +21,11 @@ from __future__ import annotations
 import numpy as np
 
 from warprun.kernels.cells import gru_new, gru_output, gru_slopes, lstm_cell, lstm_cell_slope, lstm_output, lstm_slopes
-from warprun.kernels.simd import add_product
+from warprun.kernels.rows import TILE, add_gradient, weigh, weigh_back
 from warprun.math import sigmoid, tanh
 
 float32 = np.float32
 
-TILE = 32
-"""Sequences of a tile: enough to use what is loaded of the weights many times, few enough to share them between threads."""
 BLOCKS = 4
 
 
@@ -58,42 +55,6 @@ def see(t, begin, rows, x, keeps, initial, output, now):
             row[m] = given[m]
         row[inputs:] = float32(0.0)
     recall(t, begin, rows, keeps, initial, output, now[width - units :], width)
-
-
-def weigh(now, weights, bias, blocks, rows, gate):
-    """Write the sums of a tile's blocks to `gate` [BLOCKS * rows * U]; `weights` [gates, K, U], `bias` [BLOCKS, U]."""
-    width, units, flat = weights.shape[1], weights.shape[2], weights.reshape(weights.size)
-    for n in range(BLOCKS):
-        sums, own = gate[n * rows * units : (n + 1) * rows * units], bias[n]
-        of, begin, end = blocks[n]
-        for r in range(rows):
-            row = sums[r * units : (r + 1) * units]
-            for m in range(units):
-                row[m] = own[m]
-        add_product(now[begin:], width, 1, flat[(of * width + begin) * units :], units, sums, units, rows, end - begin, units)
-
-
-def add_gradient(d_gates, now, blocks, rows, d_weights, d_bias):
-    """Add the gradients of weights [gates * U, K] and biases [BLOCKS, U] in a step of a tile."""
-    width, units, flat = d_weights.shape[1], d_bias.shape[1], d_weights.reshape(d_weights.size)
-    for n in range(BLOCKS):
-        of, begin, end = blocks[n]
-        slopes, own = d_gates[n * rows * units : (n + 1) * rows * units], d_bias[n]
-        add_product(slopes, 1, units, now[begin:], width, flat[of * units * width + begin :], width, units, rows, end - begin)
-        for r in range(rows):
-            row = slopes[r * units : (r + 1) * units]
-            for m in range(units):
-                own[m] += row[m]
-
-
-def weigh_back(d_gates, weights, blocks, rows, units, d_seen):
-    """Write the slopes of what a tile has seen, `d_seen` [rows * K]; `weights` [gates * U, K]."""
-    width, flat = weights.shape[1], weights.reshape(weights.size)
-    d_seen[:] = float32(0.0)
-    for n in range(BLOCKS):
-        of, begin, end = blocks[n]
-        own = flat[of * units * width + begin :]
-        add_product(d_gates[n * rows * units :], units, 1, own, width, d_seen[begin:], width, rows, units, end - begin)
 
 
 def squash(values):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import cache
 
 import numpy as np
@@ -11,12 +10,11 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 
 from warprun.kernels import recurrent
-from warprun.kernels.bound import Call, kernel_module
-from warprun.kernels.compile import merged_function
-from warprun.kernels.recurrent import BLOCKS, TILE
-from warprun.kernels.simd import NARROW, aligned_zeros
+from warprun.kernels.recurrent import BLOCKS, work_size
+from warprun.kernels.simd import NARROW
+from warprun.learning.kernels.cpu.rows import TileKernels, filled, layers
 from warprun.learning.kernels.recurrent import compute, parts_of
-from warprun.learning.recurrent import Cell
+from warprun.learning.recurrent import Cell, Recurrent
 
 FUNCTIONS = {
     "lstm": (recurrent.lstm_forward, recurrent.lstm_backward),
@@ -25,23 +23,13 @@ FUNCTIONS = {
 """By the type of a network."""
 
 
-class Own(threading.local):
-    """Memory and calls of one thread."""
-
-    def __init__(self) -> None:
-        self.work = aligned_zeros(0)
-        self.calls: dict[str, Call] = {}
-        """By the name of the kernel."""
-
-
 class CpuRecurrence:
     """The two kernels of one kind of layer; any thread may call them, each with memory of its own."""
 
     def __init__(self, kind: str) -> None:
         forward, backward = FUNCTIONS[kind]
         self.of_lstm = kind == "lstm"
-        self.module = kernel_module(kind, {"forward": [forward], "backward": [backward]}, merged_function)
-        self._own = Own()
+        self.tiles = TileKernels(kind, forward, backward)
 
     def blocks(self, inputs: int, width: int) -> np.ndarray:
         """Return the table of `warprun.kernels.recurrent` for steps that see `width` numbers, of which `inputs` are inputs."""
@@ -63,18 +51,6 @@ class CpuRecurrence:
             return d_bias, d_bias
         shared, own, past = d_bias.split([len(d_bias) // 2, *[len(d_bias) // 4] * 2])
         return torch.cat((shared, own)), torch.cat((shared, past))
-
-    def run(self, name: str, sequences: int, units: int, width: int, *arguments: torch.Tensor | np.ndarray) -> None:
-        """Take all tiles through their steps, "forward" or "backward", on this thread; arguments as in `warprun.kernels.recurrent`."""
-        own = self._own
-        if own.work.size < recurrent.work_size(units, width):
-            own.work = aligned_zeros(recurrent.work_size(units, width))
-        given = (*(each.detach().numpy() if isinstance(each, torch.Tensor) else each for each in arguments), own.work)
-        call = own.calls.get(name)
-        if call is None:
-            call = own.calls[name] = Call(getattr(self.module, name), *given)
-        call.change(**dict(zip(call.names, given, strict=True)))
-        call.run(0, -(-sequences // TILE), 0)
 
 
 class Kept(FunctionCtx):
@@ -103,16 +79,15 @@ class Layer(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """Return the outputs [T, B, U] of inputs [T, B, I], and of an LSTM the cells; `first`, `first_cell` [B, U], `keeps` [T, B]."""
         (steps, count), inputs, units = keeps.shape, x.shape[2], weight_hh.shape[1]
-        more = -inputs % NARROW
-        weights = torch.cat((nn.functional.pad(weight_ih, (0, more)), weight_hh), 1)
+        weights = torch.cat((filled(weight_ih, -1), weight_hh), 1)
         width = weights.shape[1]
         by_gate = weights.view(-1, units, width).transpose(1, 2).contiguous()
-        bias, blocks = kernels.bias(bias_ih, bias_hh).view(BLOCKS, units), kernels.blocks(inputs + more, width)
+        bias, blocks = kernels.bias(bias_ih, bias_hh).view(BLOCKS, units), kernels.blocks(width - units, width)
         rows = steps * count
         seen, gates, output = x.new_empty(rows * width), x.new_empty(rows * BLOCKS * units), x.new_empty(steps, count, units)
         extra = torch.empty_like(output) if kernels.of_lstm else output
-        kept = (seen, gates, output, extra)
-        kernels.run("forward", count, units, width, x.contiguous(), keeps, by_gate, bias, blocks, first, first_cell, *kept)
+        made = (seen, gates, output, extra, kernels.tiles.work(work_size(units, width)))
+        kernels.tiles.run("forward", count, x.contiguous(), keeps, by_gate, bias, blocks, first, first_cell, *made)
         ctx.kernels, ctx.inputs = kernels, inputs
         ctx.save_for_backward(keeps, first_cell, weights, seen, gates, extra)
         if extra is output:
@@ -128,8 +103,8 @@ class Layer(torch.autograd.Function):
         width = weights.shape[1]
         d_x, d_weights, d_bias = extra.new_empty(steps, count, inputs), torch.zeros_like(weights), extra.new_zeros(BLOCKS, units)
         blocks = kernels.blocks(width - units, width)
-        made = (d_x, d_weights, d_bias)
-        kernels.run("backward", count, units, width, slope.contiguous(), keeps, weights, blocks, first_cell, seen, gates, extra, *made)
+        made = (d_x, d_weights, d_bias, kernels.tiles.work(work_size(units, width)))
+        kernels.tiles.run("backward", count, slope.contiguous(), keeps, weights, blocks, first_cell, seen, gates, extra, *made)
         return None, d_x, None, None, None, d_weights[:, :inputs], d_weights[:, -units:], *kernels.d_biases(d_bias.flatten())
 
 
@@ -145,5 +120,8 @@ def layer(cell: Cell, x: torch.Tensor, keeps: torch.Tensor, first: torch.Tensor)
 
 
 def compute_by_kernels(module: nn.Module) -> None:
-    """Let kernels compute the recurrent layers of all networks in `module` whose units fill vectors, instead of torch."""
+    """Let kernels compute the networks with memory in `module` whose recurrent units fill vectors, instead of torch."""
     compute(module, layer, lambda kind, units: units % NARROW == 0)
+    for network in module.modules():
+        if isinstance(network, Recurrent) and network.over_steps:
+            network.over_rows = layers
