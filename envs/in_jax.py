@@ -45,7 +45,13 @@ class InJax(Generic[S]):
             obs, fresh = begin(seed)
             return obs, mix(mask, fresh, before)
 
-        self._reset, self._step = jax.jit(reset), jax.jit(step)
+        def step_and_reset(actions: jax.Array, seed: jax.Array, before: S) -> tuple[*Results, jax.Array, S]:
+            obs, reward, terminated, truncated, after = step(actions, before)
+            over = terminated | truncated
+            fresh, after = jax.lax.cond(over.any(), lambda: reset(seed, over, after), lambda: (jnp.zeros_like(obs), after))
+            return obs, reward, terminated, truncated, fresh, after
+
+        self._reset, self._step, self._step_and_reset = jax.jit(reset), jax.jit(step), jax.jit(step_and_reset)
         self.state: S = jax.jit(begin)(0)[1]
 
     def reset(self, seed: int, mask: jax.Array) -> jax.Array:
@@ -56,4 +62,9 @@ class InJax(Generic[S]):
     def step(self, actions: jax.Array) -> Results:
         """Return what a step of all environments gives."""
         *results, self.state = self._step(actions, self.state)
+        return tuple(results)
+
+    def step_and_reset(self, actions: jax.Array, seed: int) -> tuple[*Results, jax.Array]:
+        """Return what a step gives, and observations of new episodes, which begin where others have ended; of these count those."""
+        *results, self.state = self._step_and_reset(actions, seed, self.state)
         return tuple(results)
