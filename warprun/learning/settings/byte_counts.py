@@ -15,8 +15,8 @@ from warprun.spec import ActionKind
 
 FLOAT = 4
 """Bytes of a float32."""
-COLUMNS = 64
-"""Columns of a block of activations (`kernels.simd`)."""
+COLUMNS, NARROW = 64, 16
+"""Columns of a block of activations, and what those of a narrower one are a multiple of (`kernels.simd`)."""
 SHARES = 16
 """Most gradients that CPU kernels sum (`learning.kernels.cpu.gradient`)."""
 ON_POLICY_TILES, OFF_POLICY_TILES = 4, 2
@@ -125,10 +125,18 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
     return 0, [one] * (slices + at_once) + [slice_rows * units * FLOAT] * (2 * at_once)
 
 
+def fills_blocks(rows: int) -> bool:
+    """Return whether the rows of a step get blocks of their own: enough for a whole one, or for three quarters of a narrower one.
+
+    Those of several steps together waste fewer columns, but their activations cannot be kept.
+    """
+    return rows >= COLUMNS or 4 * rows >= 3 * max(1, -(-rows // NARROW)) * NARROW
+
+
 def activations(n_envs: int, horizon: int, units: int, threads: int) -> int:
     """Return the bytes of the activations that a rollout keeps for the gradient; 0 if they are too many, or too few to fill a block."""
     needed = FLOAT * -(-n_envs // COLUMNS) * COLUMNS * horizon * units
-    return needed if n_envs >= COLUMNS and needed <= threads * ACTIVATIONS_BYTES else 0
+    return needed if fills_blocks(n_envs) and needed <= threads * ACTIVATIONS_BYTES else 0
 
 
 def cuda_blocks(width: int, threads: int, multiprocessors: int) -> int:
