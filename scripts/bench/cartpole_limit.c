@@ -6,10 +6,14 @@
    -DH=32 makes another network. It prints million environment steps per second of rollouts alone, and with updates.
 
    A thread takes tiles of 64 environments. It rolls a tile out for 16 steps, keeps its activations in the second-level
-   cache, computes generalized advantages and adds the gradient of the tile; then one thread does a step of Adam. It leaves
-   out what a general program has to do: advantages, observations and rewards are not normalized, gradients are not
+   cache, computes generalized advantages and adds the gradient of the tile; then one thread does a step of Adam. Slopes
+   take the place of activations, a gradient is summed in registers over all steps, and all of a step lies together: were
+   the steps of a layer a power of two apart, few lines of the first-level cache would have to hold them. It leaves out what a general program has to do: advantages, observations and rewards are not normalized, gradients are not
    clipped, and only one environment and one shape of network exist. Needs GCC or Clang (vector extensions) and AVX-512
    for its full speed. */
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 #include <math.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -21,8 +25,9 @@
 #ifndef H
 #define H 64
 #endif
-enum { WIDTH = 16, PER_ROW = 4, LANES = WIDTH * PER_ROW, STEPS = 16, INPUTS = 4, OUTPUTS = 4, LIMIT = 500, CHUNK = 8 };
-#define UNROLL _Pragma("GCC unroll 4")
+enum { WIDTH = 16, PER_ROW = 4, LANES = WIDTH * PER_ROW, STEPS = 16, INPUTS = 4, OUTPUTS = 4, LIMIT = 500 };
+#define UNROLL _Pragma("GCC unroll 8")
+#define INLINE static inline __attribute__((always_inline))
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Integers __attribute__((vector_size(4 * WIDTH)));
@@ -38,9 +43,14 @@ typedef struct {
     Integers age[PER_ROW], seed[PER_ROW];
 } Tile;
 
+/* Of a tile: what the policy sees, computes and does in a step; `learn` writes slopes in the place of `one`, `two` and `out` */
 typedef struct {
-    Row observation[STEPS + 1][INPUTS], one[STEPS + 1][H], two[STEPS + 1][H], out[STEPS + 1][OUTPUTS];
-    Row action[STEPS], alive[STEPS], error_one[CHUNK][H], error_two[CHUNK][H], error_out[STEPS][OUTPUTS];
+    Row observation[INPUTS], one[H], two[H], out[OUTPUTS], action, alive;
+} Step;
+enum { APART = sizeof(Step) / sizeof(Row) };
+
+typedef struct {
+    Step steps[STEPS + 1];
     Weights gradient, transposed;
 } Scratch;
 
@@ -49,28 +59,42 @@ static Tile *tiles;
 static Scratch *scratches;
 static int n_threads = 1, n_tiles, learns, updates;
 
-static Vector all(float x) { return x - (Vector){0}; }
-static Vector choose(Integers mask, Vector yes, Vector no) {
+INLINE Vector all(float x) { return x - (Vector){0}; }
+INLINE Vector choose(Integers mask, Vector yes, Vector no) {
     return (Vector)((mask & (Integers)yes) | (~mask & (Integers)no));
 }
-static Vector clip(Vector x, float bound) {
+/* What all units do that a processor has in one instruction or in few; HOLD keeps GCC from loading a number at each use */
+#ifdef __AVX512F__
+#define HOLD(x) __asm__("" : "+v"(x))
+INLINE Vector clip(Vector x, float bound) {
+    return (Vector)_mm512_max_ps(_mm512_min_ps((__m512)x, _mm512_set1_ps(bound)), _mm512_set1_ps(-bound));
+}
+INLINE Vector quotient(Vector x, Vector y) {
+    Vector near = (Vector)_mm512_rcp14_ps((__m512)y); /* and a step of Newton's method */
+    return x * (near * (2.0f - y * near));
+}
+#else
+#define HOLD(x)
+INLINE Vector clip(Vector x, float bound) {
     x = choose(x > bound, all(bound), x);
     return choose(x < -bound, all(-bound), x);
 }
+INLINE Vector quotient(Vector x, Vector y) { return x / y; }
+#endif
 /* e^x from a polynomial of the fraction and the exponent bits of the integer part */
-static Vector exponential(Vector x) {
+INLINE Vector exponential(Vector x) {
     Vector scaled = clip(x, 80.0f) * 1.44269504f;
     Vector whole = (scaled + 12582912.0f) - 12582912.0f, part = (scaled - whole) * 0.69314718f;
     Vector sum = 1.0f + part * (1.0f + part * (0.5f + part * (0.16666667f + part * (0.041666667f + part * 0.0083333333f))));
     return (Vector)((Integers)sum + (__builtin_convertvector(whole, Integers) << 23));
 }
 /* tanh x, the seventh convergent of its continued fraction: off by less than 1e-4 */
-static Vector tangent(Vector x) {
+INLINE Vector tangent(Vector x) {
     x = clip(x, 4.9f);
     Vector y = x * x;
-    return x * (135135.0f + y * (17325.0f + y * (378.0f + y))) / (135135.0f + y * (62370.0f + y * (3150.0f + 28.0f * y)));
+    return quotient(x * (135135.0f + y * (17325.0f + y * (378.0f + y))), 135135.0f + y * (62370.0f + y * (3150.0f + 28.0f * y)));
 }
-static Vector uniform(Integers *seed) {
+INLINE Vector uniform(Integers *seed) {
     Integers s = *seed;
     s ^= s << 13;
     s ^= (s >> 17) & 0x7fff;
@@ -79,64 +103,73 @@ static Vector uniform(Integers *seed) {
     return __builtin_convertvector((s >> 8) & 0xffffff, Vector) * 5.9604645e-8f;
 }
 
-/* y = W x + b for a tile; four outputs at a time, so sixteen sums stay in registers */
-static inline void multiply(const float *w, const float *bias, const Row *x, Row *y, int inputs, int outputs) {
+/* What becomes of a sum of a product, given the number in its place */
+INLINE Vector unchanged(Vector sum, Vector before) { return sum; }
+INLINE Vector activated(Vector sum, Vector before) { return tangent(sum); }
+INLINE Vector derived(Vector sum, Vector before) { return sum * (1.0f - before * before); }
+
+/* y = W x + b for a tile, finished; four outputs at a time, so sixteen sums stay in registers */
+INLINE void multiply(const float *w, const float *bias, const Row *x, Row *y, int inputs, int outputs, Vector finish(Vector, Vector)) {
     for (int j = 0; j < outputs; j += 4) {
         Vector sum[4][PER_ROW];
         for (int k = 0; k < 4; k++)
             for (int v = 0; v < PER_ROW; v++) sum[k][v] = all(bias ? bias[j + k] : 0.0f);
-        for (int i = 0; i < inputs; i++)
+        for (int i = 0; i < inputs; i++) {
+            Row given;
+            UNROLL for (int v = 0; v < PER_ROW; v++) {
+                given[v] = x[i][v];
+                HOLD(given[v]);
+            }
             UNROLL for (int k = 0; k < 4; k++)
-                UNROLL for (int v = 0; v < PER_ROW; v++) sum[k][v] += w[(j + k) * inputs + i] * x[i][v];
-        memcpy(y[j], sum, sizeof sum);
+                UNROLL for (int v = 0; v < PER_ROW; v++) sum[k][v] += w[(j + k) * inputs + i] * given[v];
+        }
+        for (int k = 0; k < 4; k++)
+            for (int v = 0; v < PER_ROW; v++) y[j + k][v] = finish(sum[k][v], y[j + k][v]);
     }
 }
 /* Lane i of the result is the sum over the lanes of x[i] */
-static inline Vector sums_of(Vector x[WIDTH]) {
+INLINE Vector sums_of(Vector x[WIDTH]) {
     Integers even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
-    for (int n = WIDTH / 2; n; n /= 2)
-        for (int i = 0; i < n; i++)
+    UNROLL for (int n = WIDTH / 2; n; n /= 2)
+        UNROLL for (int i = 0; i < n; i++)
             x[i] = __builtin_shuffle(x[2 * i], x[2 * i + 1], even) + __builtin_shuffle(x[2 * i], x[2 * i + 1], even + 1);
     return x[0];
 }
-/* dW += d x^T, summed over the environments of a tile and some steps; rows of d and x of a step follow each other */
-static inline void outer(float *w, float *bias, const Row *d, const Row *x, int inputs, int outputs) {
+/* dW += d x^T, summed over the environments of a tile and all steps; rows of d and x of two steps are APART */
+INLINE void outer(float *w, float *bias, const Row *d, const Row *x, int inputs, int outputs) {
     for (int j = 0; j < outputs; j += 4)
         for (int i = 0; i < inputs; i += 4) {
             Vector sum[WIDTH] = {0};
-            for (int t = 0; t < CHUNK; t++)
-                for (int v = 0; v < PER_ROW; v++)
-                    UNROLL for (int k = 0; k < 4; k++)
-                        UNROLL for (int l = 0; l < 4; l++)
-                            sum[4 * k + l] += d[t * outputs + j + k][v] * x[t * inputs + i + l][v];
+            for (int t = 0; t < STEPS; t++)
+                for (int v = 0; v < PER_ROW; v++) {
+                    Row given;
+                    UNROLL for (int l = 0; l < 4; l++) {
+                        given[l] = x[t * APART + i + l][v];
+                        HOLD(given[l]);
+                    }
+                    UNROLL for (int k = 0; k < 4; k++) {
+                        Vector slope = d[t * APART + j + k][v];
+                        HOLD(slope);
+                        UNROLL for (int l = 0; l < 4; l++) sum[4 * k + l] += slope * given[l];
+                    }
+                }
             Vector total = sums_of(sum);
             for (int k = 0; k < 4; k++)
                 for (int l = 0; l < 4; l++) w[(j + k) * inputs + i + l] += total[4 * k + l];
         }
     for (int j = 0; j < outputs; j += 4) {
         Vector sum[WIDTH] = {0};
-        for (int t = 0; t < CHUNK; t++)
+        for (int t = 0; t < STEPS; t++)
             for (int v = 0; v < PER_ROW; v++)
-                for (int k = 0; k < 4; k++) sum[k] += d[t * outputs + j + k][v];
+                for (int k = 0; k < 4; k++) sum[k] += d[t * APART + j + k][v];
         Vector total = sums_of(sum);
         for (int k = 0; k < 4; k++) bias[j + k] += total[k];
     }
 }
-/* x *= 1 - y^2, the derivative of the units */
-static inline void derive(Row *x, const Row *y) {
-    for (int j = 0; j < H; j++)
-        for (int v = 0; v < PER_ROW; v++) x[j][v] *= 1.0f - y[j][v] * y[j][v];
-}
-static inline void activate(Row *x) {
-    for (int j = 0; j < H; j++)
-        for (int v = 0; v < PER_ROW; v++) x[j][v] = tangent(x[j][v]);
-}
-static void policy(Scratch *s, int t) {
-    multiply(&weights.first[0][0], weights.first_bias, s->observation[t], s->one[t], INPUTS, H);
-    activate(s->one[t]);
-    multiply(&weights.second[0][0], weights.second_bias, s->one[t], s->two[t], H, H);
-    activate(s->two[t]);
-    multiply(&weights.head[0][0], weights.head_bias, s->two[t], s->out[t], H, OUTPUTS);
+static void policy(Step *s) {
+    multiply(&weights.first[0][0], weights.first_bias, s->observation, s->one, INPUTS, H, activated);
+    multiply(&weights.second[0][0], weights.second_bias, s->one, s->two, H, H, activated);
+    multiply(&weights.head[0][0], weights.head_bias, s->two, s->out, H, OUTPUTS, unchanged);
 }
 
 /* One step of CartPole-v1; an ended episode begins anew. A time limit counts as an end, which costs nothing in speed. */
@@ -158,47 +191,41 @@ static void step(Tile *tile, Row action, Row alive) {
     }
 }
 
-static void roll_out(Tile *tile, Scratch *s) {
-    for (int t = 0; t < STEPS; t++) {
-        memcpy(s->observation[t], tile->state, sizeof tile->state);
-        policy(s, t);
+static void roll_out(Tile *tile, Step *steps) {
+    for (Step *s = steps; s < steps + STEPS; s++) {
+        memcpy(s->observation, tile->state, sizeof tile->state);
+        policy(s);
         for (int v = 0; v < PER_ROW; v++) {
-            Vector right = 1.0f / (1.0f + exponential(s->out[t][0][v] - s->out[t][1][v]));
-            s->action[t][v] = choose(uniform(&tile->seed[v]) < right, all(1.0f), all(0.0f));
+            Vector right = 1.0f / (1.0f + exponential(s->out[0][v] - s->out[1][v]));
+            s->action[v] = choose(uniform(&tile->seed[v]) < right, all(1.0f), all(0.0f));
         }
-        step(tile, s->action[t], s->alive[t]);
+        step(tile, s->action, s->alive);
     }
-    memcpy(s->observation[STEPS], tile->state, sizeof tile->state);
+    memcpy(steps[STEPS].observation, tile->state, sizeof tile->state);
 }
 
 /* Gradients of 0.5 (return - value)^2 - advantage log p - 0.01 entropy, with a reward of 1 for every step */
-static void learn(Scratch *s) {
-    policy(s, STEPS);
+static void learn(Step *steps, Weights *g, const Weights *back) {
+    policy(&steps[STEPS]);
     for (int v = 0; v < PER_ROW; v++) {
-        Vector advantage = {0};
-        for (int t = STEPS - 1; t >= 0; t--) {
-            Vector value = s->out[t][2][v], goes_on = s->alive[t][v];
-            advantage = 1.0f + 0.99f * goes_on * s->out[t + 1][2][v] - value + 0.9405f * goes_on * advantage;
-            Vector margin = s->out[t][1][v] - s->out[t][0][v], right = 1.0f / (1.0f + exponential(-margin));
-            Vector change = advantage * (right - s->action[t][v]) + 0.01f * margin * right * (1.0f - right);
-            s->error_out[t][0][v] = -change;
-            s->error_out[t][1][v] = change;
-            s->error_out[t][2][v] = -advantage;
-            s->error_out[t][3][v] = all(0.0f);
+        Vector advantage = {0}, later = steps[STEPS].out[2][v];
+        for (Step *s = steps + STEPS - 1; s >= steps; s--) {
+            Vector value = s->out[2][v], goes_on = s->alive[v];
+            advantage = 1.0f + 0.99f * goes_on * later - value + 0.9405f * goes_on * advantage;
+            later = value;
+            Vector margin = s->out[1][v] - s->out[0][v], right = 1.0f / (1.0f + exponential(-margin));
+            Vector change = advantage * (right - s->action[v]) + 0.01f * margin * right * (1.0f - right);
+            s->out[0][v] = -change;
+            s->out[1][v] = change;
+            s->out[2][v] = -advantage;
+            s->out[3][v] = all(0.0f);
         }
     }
-    Weights *g = &s->gradient, *back = &s->transposed;
-    for (int begin = 0; begin < STEPS; begin += CHUNK) {
-        for (int k = 0; k < CHUNK; k++) {
-            multiply(&back->head[0][0], 0, s->error_out[begin + k], s->error_two[k], OUTPUTS, H);
-            derive(s->error_two[k], s->two[begin + k]);
-            multiply(&back->second[0][0], 0, s->error_two[k], s->error_one[k], H, H);
-            derive(s->error_one[k], s->one[begin + k]);
-        }
-        outer(&g->head[0][0], g->head_bias, s->error_out[begin], s->two[begin], H, OUTPUTS);
-        outer(&g->second[0][0], g->second_bias, s->error_two[0], s->one[begin], H, H);
-        outer(&g->first[0][0], g->first_bias, s->error_one[0], s->observation[begin], INPUTS, H);
-    }
+    outer(&g->head[0][0], g->head_bias, steps->out, steps->two, H, OUTPUTS);
+    for (Step *s = steps; s < steps + STEPS; s++) multiply(&back->head[0][0], 0, s->out, s->two, OUTPUTS, H, derived);
+    outer(&g->second[0][0], g->second_bias, steps->two, steps->one, H, H);
+    for (Step *s = steps; s < steps + STEPS; s++) multiply(&back->second[0][0], 0, s->two, s->one, H, H, derived);
+    outer(&g->first[0][0], g->first_bias, steps->one, steps->observation, INPUTS, H);
 }
 
 static void transpose(Scratch *s) {
@@ -214,8 +241,8 @@ static void *work(void *given) {
     memset(&s->gradient, 0, sizeof s->gradient);
     transpose(s);
     for (int i = begin; i < end; i++) {
-        roll_out(&tiles[i], s);
-        if (learns) learn(s);
+        roll_out(&tiles[i], s->steps);
+        if (learns) learn(s->steps, &s->gradient, &s->transposed);
     }
     return 0;
 }
@@ -260,7 +287,7 @@ static double episode(void) {
     for (int k = 0; k < n_threads; k++)
         for (int t = 0; t < STEPS; t++)
             for (int v = 0; v < PER_ROW; v++)
-                for (int lane = 0; lane < WIDTH; lane++, steps++) ended += 1.0 - scratches[k].alive[t][v][lane];
+                for (int lane = 0; lane < WIDTH; lane++, steps++) ended += 1.0 - scratches[k].steps[t].alive[v][lane];
     return steps / fmax(ended, 1.0);
 }
 

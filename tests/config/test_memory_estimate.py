@@ -136,7 +136,8 @@ def test_constants_are_those_of_the_code() -> None:
     assert gradient.CACHE_BYTES == byte_counts.GRADIENT_BLOCKS_BYTES
     assert (choose.SHARE_TILES, updates.SHARE_TILES) == (byte_counts.ON_POLICY_TILES, byte_counts.OFF_POLICY_TILES)
     assert policy_loss.COMPONENTS == POLICY_ROWS
-    assert (slices.ROWS, slices.TOGETHER) == (byte_counts.SLICE_ROWS, byte_counts.SLICES_TOGETHER)
+    own = byte_counts.SLICE_ROWS, byte_counts.SLICES_TOGETHER, byte_counts.SEQUENCES
+    assert own == (slices.ROWS, slices.TOGETHER, slices.SEQUENCES)
     assert replay.BRANCHES == byte_counts.BRANCHES
     assert evaluation.CHUNK == EVALUATION_STEPS
 

@@ -14,7 +14,21 @@ from tests.compiled import compiled
 from tests.environments.arithmetic import EXPRESSIONS, TABLE, Params, record
 from tests.simulation.rollouts import begin, finish
 from warprun.kernels.compile import FLAGS
-from warprun.kernels.simd import COLUMNS, LINE, MANY, NARROW, ROWS, STRIP, TERMS, WIDTH, add_row_sums, aligned_zeros, multiply, outer
+from warprun.kernels.simd import (
+    COLUMNS,
+    LINE,
+    MANY,
+    NARROW,
+    ROWS,
+    STRIP,
+    TERMS,
+    WIDTH,
+    add_product,
+    add_row_sums,
+    aligned_zeros,
+    multiply,
+    outer,
+)
 from warprun.simulation.kernel_module import single_precision
 
 SIZES = [(1, 1), (3, 64), (64, 4), (ROWS, ROWS), (ROWS + 1, 7), (50, 50), (64, 64)]
@@ -30,6 +44,12 @@ def forward(w, bias, x, y):
 @njit(**FLAGS)
 def backward(w, zeros, dy, dx):
     multiply(w.reshape(w.size), 1, w.shape[1], zeros, dy.reshape(dy.size), dx.reshape(dx.size), w.shape[1], w.shape[0], dy.shape[1])
+
+
+@njit(**FLAGS)
+def add(w, row_stride, sum_stride, x, y, rows, terms, columns):
+    flat_y, flat_w, flat_x = y.reshape(y.size), w.reshape(w.size), x.reshape(x.size)
+    add_product(flat_w, row_stride, sum_stride, flat_x, x.shape[1], flat_y, y.shape[1], rows, terms, columns)
 
 
 @njit(**FLAGS)
@@ -62,6 +82,19 @@ def test_products_equal_float64(rows: int, terms: int, columns: int) -> None:
     assert_close(y, w.astype(float) @ x + bias[:, None], terms)
     backward(w, np.zeros(terms, np.float32), y, dx)
     assert_close(dx, w.T.astype(float) @ y, rows)
+
+
+@pytest.mark.parametrize(("rows", "terms"), SIZES)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_are_added_to_a_part_of_wider_rows(rows: int, terms: int, transposed: bool) -> None:
+    """And to nothing beside it."""
+    columns, more = COLUMNS + NARROW, 3
+    w, x, y = numbers(*((terms, rows) if transposed else (rows, terms))), numbers(terms, columns + more), numbers(rows, columns + more)
+    exact = y.astype(float)
+    exact[:, :columns] += (w.T if transposed else w).astype(float) @ x[:, :columns]
+    add(w, *((1, rows) if transposed else (terms, 1)), x, y, rows, terms, columns)
+    assert_close(y, exact, terms)
+    assert (y[:, columns:] == exact[:, columns:]).all()
 
 
 @pytest.mark.parametrize(("rows", "terms"), SIZES)

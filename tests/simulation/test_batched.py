@@ -76,6 +76,32 @@ def test_rollouts_are_those_of_plain_python(library: str) -> None:
         assert made.episodes().count == 0 and made.fault() is None and made.steps == 60
 
 
+class Both(Numpy):
+    """Steps and resets in one call; only the time limit of the run ends its episodes early."""
+
+    def step(self, actions: Any) -> Any:
+        return *super().step(actions)[:3], self.state["age"] >= 4
+
+    def step_and_reset(self, actions: Any, seed: int) -> Any:
+        found = self.step(actions)
+        over = found[2] | found[3]
+        return *found, self.reset(seed, over) if over.any() else np.full((len(over), 2), np.nan)
+
+
+def test_step_and_reset_in_one_call_is_both() -> None:
+    """Also if the time limit of the run ends an episode that goes on for the class."""
+    apart = type("Apart", (Both,), {"step_and_reset": property()})
+    for limit in (None, 3):
+        with simulator(Both, limit=limit) as one, simulator(apart, limit=limit) as other:
+            assert (stepper(one)._resets_too, stepper(other)._resets_too) == (True, False)
+            for _ in range(2):
+                taken = one.collect(act), other.collect(act)
+                for name in ("obs", "action", "reward"):
+                    assert torch.equal(*(getattr(each.groups[GROUP], name) for each in taken)), name
+                assert torch.equal(*(each.truncated for each in taken)) and taken[0].truncated.any()
+            assert one.episodes() == other.episodes()
+
+
 class Copies(TorchDispatchMode):
     """Counts copies of whole batches of observations or actions."""
 

@@ -60,6 +60,19 @@ def test_gymnax_by_id() -> None:
                 np.testing.assert_allclose(group.obs[row + 1, n, 0].numpy(), obs, rtol=1e-5, atol=1e-6)
 
 
+def test_steps_and_resets_of_gymnax_in_one_call_are_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = load("gymnax", id="CartPole-v1")
+    from warprun.envs.in_jax import InJax
+
+    found = []
+    for _ in range(2):
+        taken = prepared(environment, 5, 40).collect(act)
+        assert taken.terminated.any()
+        found.append(taken.groups[GROUP].obs)
+        monkeypatch.delattr(InJax, "step_and_reset", raising=False)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
 def test_brax_by_id() -> None:
     """Steps are those of the class of Brax, and episodes end where it says so."""
     environment = load("brax", id="inverted_pendulum", kwargs={"backend": "spring"})

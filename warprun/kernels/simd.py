@@ -10,6 +10,7 @@ are few (any multiple of NARROW works). Weights are [out, in] as in torch, so th
 
     multiply     y[j, c] = start[j] + sum_k w[j * row_stride + k * sum_stride] x[k, c]
                  forward: start = bias, strides (in, 1); backward to the input: start = 0, strides (1, in)
+    add_product  y[j, c] += sum_k w[j * row_stride + k * sum_stride] x[k, c], rows of x and y apart by more than their columns
     outer        g[j, k] += sum_n sum_c dy[n, j, c] x[n, k, c]
     add_row_sums g[j] += sum_n sum_c x[n, j, c]
 """
@@ -101,6 +102,25 @@ def multiply(
     """Write y[:rows] = start[:rows] + w x[:terms]; all arrays are flat, rows of x and y have `columns` elements."""
     i = types.int64
     return types.void(w, i, i, start, x, y, i, i, i), _call(_multiply)
+
+
+@intrinsic
+def add_product(
+    typing: TypingContext,
+    w: Array,
+    row_stride: Integer,
+    sum_stride: Integer,
+    x: Array,
+    x_stride: Integer,
+    y: Array,
+    y_stride: Integer,
+    rows: Integer,
+    terms: Integer,
+    columns: Integer,
+) -> Intrinsic:
+    """Add w x[:terms] to y[:rows]; all arrays are flat, the rows of x and y that begin `..._stride` apart have `columns` elements."""
+    i = types.int64
+    return types.void(w, i, i, x, i, y, i, i, i, i), _call(_product)
 
 
 @intrinsic

@@ -19,10 +19,17 @@ LayerOverSteps: TypeAlias = Callable[[Cell, torch.Tensor, torch.Tensor, torch.Te
 It returns outputs [T, B, U] and the parts of the layer's carry after each step, [T, B, U] each. Before a step for which
 `keeps` is 0, not 1, the carry becomes zeros. All are float32; no gradient goes to `first`.
 """
+LayersOverRows: TypeAlias = Callable[[nn.Sequential, torch.Tensor], torch.Tensor]
+"""f(layers, x [..., I]) returns what layers give for rows of float32 numbers."""
 CELLS: dict[str, type[nn.LSTMCell] | type[nn.GRUCell]] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
 """LSTM: Hochreiter & Schmidhuber 1997, with the forget gates of Gers et al. 2000. GRU: Cho et al. 2014. The formulas are those of torch."""
 KEEPING = {"lstm": 1, "gru": 1}
 """Which of a cell's gates, in the order of torch, keeps what is remembered: the forget gate, the update gate."""
+
+
+def _by_torch(layers: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = layers(x)
+    return found
 
 
 class Recurrent(nn.Module):
@@ -43,6 +50,8 @@ class Recurrent(nn.Module):
         """Numbers of a carry."""
         self.over_steps: LayerOverSteps | None = None
         """What computes recurrent layers of float32 numbers; None: torch, step by step."""
+        self.over_rows: LayersOverRows = _by_torch
+        """What computes the other layers where `over_steps` computes the recurrent ones."""
 
     def unroll(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outputs [T, B, O] and the carry [B, H] after steps `x` [T, B, I] that follow `carry` [B, H].
@@ -50,13 +59,12 @@ class Recurrent(nn.Module):
         Before a step for which `begins` [T, B] bool is true, an episode begins and the carry becomes zeros.
         """
         rows, after = self._scan(x, carry, begins)
-        y: torch.Tensor = self.after(rows)
-        return y, torch.cat([part[-1] for part in after], -1)
+        return rows, torch.cat([part[-1] for part in after], -1)
 
     def trace(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outputs [T, B, O] and the carries after each step [T, B, H], see `unroll`."""
         rows, after = self._scan(x, carry, begins)
-        return self.after(rows), torch.cat(after, -1)
+        return rows, torch.cat(after, -1)
 
     def start_orthogonal(self) -> None:
         """Begin with orthogonal weights and gates that keep what is remembered: their biases are 1 (Jozefowicz et al. 2015), others 0."""
@@ -74,17 +82,17 @@ class Recurrent(nn.Module):
             yield cell
 
     def _scan(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return the outputs of the last recurrent layer [T, B, U] and the parts of the carry after each step, see `unroll`."""
+        """Return outputs [T, B, O] and the parts of the carry after each step, see `unroll`."""
         if self.over_steps is None or x.dtype != torch.float32:
             seen, carries = zip(*self._steps(x, carry, begins), strict=True)
-            return torch.stack(seen), [torch.stack(carries)]
+            return self.after(torch.stack(seen)), [torch.stack(carries)]
         keeps, ages = self._keeps(carry, begins)
-        rows, after = self.before(x), []
+        rows, after = self.over_rows(self.before, x), []
         sizes = [(2 if self.kind == "lstm" else 1) * units for units in self.units]
         for cell, first in zip(self._cells(), carry[:, : sum(sizes)].split(sizes, -1), strict=True):
             rows, own = self.over_steps(cell, rows, keeps, first)
             after += own
-        return rows, after + ages
+        return self.over_rows(self.after, rows), after + ages
 
     def _keeps(self, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return 0 where the carry becomes zeros before a step, else 1, [T, B] float32, and with `sequence` the ages [T, B, 1]."""

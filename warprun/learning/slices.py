@@ -21,6 +21,8 @@ from warprun.kernels.threads import threads as threads_of_process
 
 ROWS = 4096
 """Most rows of a slice: activations of 64 features, 1 MB, still fit the second-level cache."""
+SEQUENCES = 2
+"""By how many times slices of sequences may be larger: kernels take tiles of them through the caches, so fewer calls count for more."""
 TOGETHER = 4
 """The number of slices is a multiple of this, so that 2 or 4 threads finish at the same time."""
 
@@ -49,8 +51,10 @@ class Slices:
 
     def of_samples(self, steps: int) -> Slices:
         """Return slices for batches of samples, each of `steps` rows, instead of rows."""
+        if steps == 1:
+            return self
         wider = copy.copy(self)
-        wider.rows = max(1, self.rows // steps)
+        wider.rows = max(1, SEQUENCES * self.rows // steps)
         return wider
 
     def cut(self, rows: int) -> list[slice]:

@@ -21,6 +21,9 @@ Tree: TypeAlias = Any
 MASK = "action_mask"
 """Method of a batch that says which actions are allowed; without it all are."""
 
+STEP_AND_RESET = "step_and_reset"
+"""Method of a batch that does the work of `step` and `reset` in one call."""
+
 
 class Batch(Protocol):
     """N environments that a class of the user steps."""
@@ -38,6 +41,9 @@ class Batch(Protocol):
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array]:
         """Return observations [N, ...], rewards [N], terminated [N] bool and truncated [N] bool. Resets nothing."""
+
+    def step_and_reset(self, actions: Array, seed: int) -> tuple[Array, Array, Array, Array, Array]:
+        """Return what `step` does and, beginning an episode where one was terminated or truncated, what `reset` does; optional, on CPU."""
 
     def action_mask(self) -> Array:
         """Return which actions the state allows [N, M] bool, M the values of all choices one after the other; optional."""

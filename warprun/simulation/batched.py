@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 
 from warprun.errors import TrainingFailed, shown
 from warprun.simulation import batch_state
-from warprun.simulation.batch import MASK, Array, Batch, BatchClass
+from warprun.simulation.batch import MASK, STEP_AND_RESET, Array, Batch, BatchClass
+from warprun.simulation.batch_ends import Ends, KernelEnds
 from warprun.simulation.conversions import converter, giver, tensor_of
 from warprun.simulation.device import Device
 from warprun.simulation.external.recipe import Closes, is_silent, method_place, told
@@ -24,7 +24,7 @@ PARTS = ("observations", "rewards", "terminated", "truncated")
 """Names in messages of what a step returns."""
 TRUTHS = ("terminated", "truncated", "masks")
 """Names in messages of what must be booleans."""
-SIGNATURES = {"reset": "self, seed, mask", "step": "self, actions", MASK: "self"}
+SIGNATURES = {"reset": "self, seed, mask", "step": "self, actions", STEP_AND_RESET: "self, actions, seed", MASK: "self"}
 """Arguments of methods, as a class of the user writes them."""
 CLOSE = 1e-4
 """Relative difference between a step and the same step after `set_state`: sums on a GPU can have another order."""
@@ -50,7 +50,7 @@ class BatchStepper:
         self.trajectory = allocate(environment.spec, horizon, n_envs, device.torch)
         (group_spec,) = environment.spec.groups
         self._group = self.trajectory.groups[group_spec.name]
-        self._obs, self._final = self._group.obs[:, :, 0], self._group.final_obs[:, :, 0]
+        self._obs = self._group.obs[:, :, 0]
         self._shape = (n_envs, *environment.shape)
         kinds = {field.kind for field in group_spec.observation.fields}
         self._image, self._binary = kinds == {"image"} and not group_spec.observation.rest, "binary" in kinds
@@ -58,16 +58,9 @@ class BatchStepper:
         self._actions = converter(group_spec.action, self._obs.device)
         self._made: Batch | None = None
         self._give = giver(torch)
-        self._writes_out = False
-        place = self._obs.device
-        self._on_host = device.kind == "cpu"
-        self._clock = torch.zeros(n_envs, dtype=torch.int64, device=place)
-        self._returns = torch.zeros(n_envs, dtype=torch.float64, device=place)
-        self._ended = torch.zeros(3, dtype=torch.float64, device=place)
-        """Episodes since they were last taken, their steps, and their rewards."""
-        self._cuts = torch.zeros(n_envs, dtype=torch.int64, device=place)
-        """Truncations in this rollout."""
-        self._everyone = torch.arange(n_envs, device=place)
+        self._writes_out = self._resets_too = False
+        on_host = device.kind == "cpu"
+        self._ends = (KernelEnds if on_host else Ends)(self.trajectory, group_spec.name, environment.spec.time_limit)
         self._leaves: list[torch.Tensor] = []
         """Copies of the arrays and numbers of the state of the batch, as of the last call of `save`."""
         self._stepping = False
@@ -88,26 +81,34 @@ class BatchStepper:
             self._made = self.environment.make(self._n_envs, str(self._obs.device))
             self._give = giver(self._batch.arrays)
             self._writes_out = "out" in inspect.signature(self._batch.step).parameters
+            self._resets_too = isinstance(self._ends, KernelEnds) and hasattr(self._batch, STEP_AND_RESET)
 
     def begin(self) -> None:
-        self._clock.zero_()
-        self._returns.zero_()
+        self._ends.begin()
         self._obs[0].copy_(self._fresh(torch.ones_like(self.trajectory.terminated[0])))
         self._allow(0)
 
     def step(self, row: int) -> torch.Tensor:
+        ends = self._ends
         if row == 0:
-            self._cuts.zero_()
-        over = self._advance(row)
-        if not self._on_host or over.any():
-            self._renew(row, over)
+            ends.cuts.zero_()
+        fresh = self._advance(row)
+        over = ends.account(row)
+        if not isinstance(ends, KernelEnds):
+            ends.renew(row, over, self._fresh(over))
+        elif ends.counts[0]:
+            if fresh is None:
+                fresh = self._fresh(over)
+            elif ends.counts[1]:
+                fresh = torch.where(ends.late[:, None], self._fresh(ends.late), fresh)
+            ends.renew(row, over, fresh)
         self._allow(row + 1)
         self._stepping = False
         return over
 
     def take_totals(self) -> tuple[int, int, float, int]:
-        count, steps, rewards = self._ended.tolist()
-        self._ended.zero_()
+        count, steps, rewards = self._ends.ended.tolist()
+        self._ends.ended.zero_()
         return int(count), int(steps), rewards, 0
 
     def save(self) -> None:
@@ -118,9 +119,9 @@ class BatchStepper:
             batch_state.give(self._batch, self._leaves, self._given)
 
     def state(self) -> State:
-        state = {"ended": self._ended}
+        state = {"ended": self._ends.ended}
         if self.environment.resumes:
-            state |= {"clock": self._clock, "returns": self._returns, "obs": self._obs[0]}  # [N, F], as in checkpoints of 1.0.0
+            state |= {"clock": self._ends.clock, "returns": self._ends.returns, "obs": self._obs[0]}  # [N, F], as in checkpoints of 1.0.0
             state |= {f"state/{n}": leaf for n, leaf in enumerate(self._leaves)}
         return state
 
@@ -156,40 +157,41 @@ class BatchStepper:
 
     def _fresh(self, mask: torch.Tensor) -> torch.Tensor:
         """Begin an episode where `mask` says so; return observations [N, F], of which those count."""
-        seed = derived_seed(self._seed, "batch", self._first_env, self.resets.value, self.steps.value) % SEEDS
         with self._calling("reset"):
-            given = self._batch.reset(seed, self._given(mask))
+            given = self._batch.reset(self._reset_seed(), self._given(mask))
         return self._taken("reset", PARTS[0], given, self._shape).reshape(self._n_envs, -1)
 
-    def _advance(self, row: int) -> torch.Tensor:
-        """Take a step with the actions of a row, write its results; return where an episode ended [N] bool."""
+    def _reset_seed(self) -> int:
+        return derived_seed(self._seed, "batch", self._first_env, self.resets.value, self.steps.value) % SEEDS
+
+    def _advance(self, row: int) -> torch.Tensor | None:
+        """Take a step with the actions of a row, write its results; return the first observations [N, F] of `step_and_reset`, or None."""
         taken, after = self.trajectory, self._obs[row + 1]
-        obs, reward, terminated, truncated = self._stepped(row, after)
+        obs, reward, terminated, truncated, *fresh = self._stepped(row, after, self._reset_seed() if self._resets_too else None)
         if obs.data_ptr() != after.data_ptr():
             after.copy_(obs.reshape(after.shape))
-        rewards, ended, cut = self._group.reward[row, :, 0], taken.terminated[row], taken.truncated[row]
-        rewards.copy_(reward)
-        ended.copy_(terminated)
-        self._clock += 1
-        if self.environment.spec.time_limit is None:
-            cut.copy_(truncated)
-        else:
-            torch.logical_or(truncated, self._clock >= self.environment.spec.time_limit, out=cut)
-        cut &= ~ended
-        self._returns += rewards
-        return ended | cut
+        self._group.reward[row, :, 0].copy_(reward)
+        taken.terminated[row].copy_(terminated)
+        taken.truncated[row].copy_(truncated)
+        return fresh[0].reshape(after.shape) if fresh else None
 
-    def _stepped(self, row: int, after: torch.Tensor) -> list[torch.Tensor]:
-        """Return what a step of the batch gives, as tensors that are checked; it may write observations to `after` [N, F]."""
+    def _stepped(self, row: int, after: torch.Tensor, seed: int | None = None) -> list[torch.Tensor]:
+        """Return what a step of the batch gives, as tensors that are checked; it may write observations to `after` [N, F].
+
+        With a `seed`, the batch also begins episodes where others end, and their observations are the last tensor.
+        """
         self._stepping = True
-        out = {"out": self._given(after.view(self._shape))} if self._writes_out else {}
         actions = self._given(self._actions(self._group.action[row, :, 0]))
-        with self._calling("step"):
-            given = self._batch.step(actions, **out)
-        if not isinstance(given, tuple) or len(given) != 4:
-            raise self._wrong("step", f"must return ({', '.join(PARTS)}); it returned {shown(given)}")
-        shapes = (self._shape, *(((self._n_envs,),) * 3))
-        return [self._taken("step", *part) for part in zip(PARTS, given, shapes, strict=True)]
+        method, parts = ("step", PARTS) if seed is None else (STEP_AND_RESET, (*PARTS, PARTS[0]))
+        more: dict[str, Array] = {} if seed is None else {"seed": seed}
+        if self._writes_out and seed is None:
+            more["out"] = self._given(after.view(self._shape))
+        with self._calling(method):
+            given: object = getattr(self._batch, method)(actions, **more)
+        if not isinstance(given, tuple) or len(given) != len(parts):
+            raise self._wrong(method, f"must return ({', '.join(parts)}); it returned {shown(given)}")
+        shapes = [self._shape if name == PARTS[0] else (self._n_envs,) for name in parts]
+        return [self._taken(method, *part) for part in zip(parts, given, shapes, strict=True)]
 
     def _allow(self, row: int) -> None:
         """Write which actions are allowed in row `row`, if the batch says so."""
@@ -198,21 +200,6 @@ class BatchStepper:
             with self._calling(MASK):
                 given = self._batch.action_mask()
             mask.copy_(self._taken(MASK, "masks", given, tuple(mask.shape)))
-
-    def _renew(self, row: int, over: torch.Tensor) -> None:
-        """Keep final observations, count the episodes that ended, and begin the next ones."""
-        after, cut = self._obs[row + 1], self.trajectory.truncated[row]
-        # Those whose episodes ended; on a GPU, where to know them is to wait, all.
-        some = torch.from_numpy(np.flatnonzero(over.numpy())) if self._on_host else self._everyone
-        ended, last, slot = over[some], after[some], (self._cuts[some].clamp(max=len(self._final) - 1), some)
-        self._final[slot] = torch.where(cut[some, None], last, self._final[slot])
-        returns = torch.where(ended, self._returns[some], 0.0)
-        counts = (ended.sum(dtype=torch.float64), (self._clock[some] * ended).sum(dtype=torch.float64), returns.sum())
-        self._ended += torch.stack(counts)
-        self._cuts += cut
-        self._clock.masked_fill_(over, 0)
-        self._returns.masked_fill_(over, 0.0)
-        after[some] = torch.where(ended[:, None], self._fresh(over)[some].to(after.dtype), last)
 
     def _given(self, tensor: torch.Tensor) -> Array:
         """Return a tensor as an array of the batch, see `giver`. Raises TrainingFailed."""
@@ -286,7 +273,7 @@ class BatchStepper:
     def _try_reset(self) -> None:
         """Reset every second environment, and see that the state of the others stays."""
         before = self._told()
-        mask = self._everyone % 2 == 0
+        mask = torch.arange(self._n_envs, device=self._obs.device) % 2 == 0
         self._fresh(mask)
         changed = batch_state.changed_rows(self._batch, before, self._told("reset"), mask)
         if changed:

@@ -15,6 +15,8 @@ from warprun.runs.build import make_agent, make_simulator, make_training_simulat
 CARTPOLE = ["env=cartpole", "agent.network.hidden=[24,16]"]
 CASES: dict[str, list[str]] = {
     "a tile that is cut": [*CARTPOLE, "n_envs=100"],
+    "narrow blocks": [*CARTPOLE, "n_envs=13"],
+    "two vectors": [*CARTPOLE, "n_envs=30"],
     "whole blocks": [*CARTPOLE, "n_envs=128", "agent.normalize_obs=false"],
     "real actions, two trunks": ["env=pendulum", "n_envs=70", "agent.network.hidden=[16,8]", "agent.network.shared=false"],
     "masks": ["env=catalysis", "n_envs=90", "agent.network.hidden=[16]", "agent.horizon=8"],
@@ -88,7 +90,8 @@ def test_the_gradient_takes_them() -> None:
     "overrides",
     [
         [*CARTPOLE, "n_envs=100000", "agent.horizon=64"],  # too many bytes
-        [*CARTPOLE, "n_envs=63"],  # no block is full
+        [*CARTPOLE, "n_envs=11"],  # too few for a block of 16
+        [*CARTPOLE, "n_envs=18"],  # or of 32
         [*CARTPOLE, "n_envs=100", "engine.keep_activations=false"],
         [*CARTPOLE, "n_envs=100", "engine.gradients=torch"],
         [*CARTPOLE, "n_envs=100", "engine.fused=false"],

@@ -12,6 +12,8 @@ from tests.learning.test_recurrent import KINDS, engine_for, maze
 from warprun.config.registry import import_environment
 from warprun.learning.descent import Trained
 from warprun.learning.kernels.cpu.recurrent import compute_by_kernels
+from warprun.learning.kernels.cpu.rows import layers
+from warprun.learning.networks import hidden_layers
 from warprun.learning.recurrent import Recurrent
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 
@@ -90,3 +92,20 @@ def test_networks_of_off_policy_agents_and_their_targets(name: str, env: str) ->
     networks = [part for module in modules for part in module.modules() if isinstance(part, Recurrent)]
     assert len(networks) >= 2
     assert all(network.over_steps for network in networks)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
+def test_layers_around_the_memory_are_those_of_torch(activation: str) -> None:
+    """Widths that fill vectors and others, an activation that kernels have not, slopes of inputs and none, tiles that are not full."""
+    torch.manual_seed(0)
+    parts = nn.Sequential(*hidden_layers([5, 16, 40, 24], activation), nn.Linear(24, 3))
+    x = torch.randn(7, 11, 5)
+    for needs_slope in (True, False):
+        found, exact = x.clone().requires_grad_(needs_slope), x.double().requires_grad_(needs_slope)
+        by_torch = copy.deepcopy(parts).double()
+        y, expected = layers(parts, found), by_torch(exact)
+        assert close(y, expected)
+        wanted = [[*given.parameters(), *([seen] if needs_slope else [])] for given, seen in ((parts, found), (by_torch, exact))]
+        gradients = (torch.autograd.grad(out.square().sum(), of) for out, of in zip((y, expected), wanted, strict=True))
+        for own, other in zip(*gradients, strict=True):
+            assert close(own, other)

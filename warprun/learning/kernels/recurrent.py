@@ -1,8 +1,8 @@
-"""Recurrent layers over whole sequences: kernels go through the steps, torch computes the large products beside them.
+"""Recurrent layers by kernels: what CPU and CUDA share, and the layer whose large products torch computes, that of CUDA.
 
-torch's own cells take some thirty small operations for each step forward, and twice as many backward. Here the inputs of all steps are
-multiplied at once, a kernel goes through the steps, and so for the gradients: a kernel gives the slopes of the gates at all steps, then
-three products of torch those of the inputs and of the weights. torch is fast where matrices have as many rows as all steps together.
+There a kernel goes through the steps alone. The inputs of all steps are multiplied at once before it. For the gradients a kernel gives
+the slopes of the gates at all steps, then three products those of the inputs and of the weights. torch is fast where matrices have as
+many rows as all steps together; on a CPU they would leave the cache (`learning.kernels.cpu.recurrent`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from warprun.learning.recurrent import Cell, LayerOverSteps, Recurrent
 
 
 class Recurrence(Protocol):
-    """The two kernels of one kind of layer on a device."""
+    """The two kernels of one kind of layer, of G gates a unit; torch computes the products of inputs, and those of gradients."""
 
     kind: str
     """Type of the network: lstm or gru."""
@@ -26,7 +26,12 @@ class Recurrence(Protocol):
     def run(self, name: str, shape: torch.Size, *tensors: torch.Tensor) -> None:
         """Go through T steps of B sequences of U units, `shape` [T, B, U], "forward" or "backward".
 
-        `tensors` are contiguous float32, in the order of the arguments in `warprun.kernels.recurrent`.
+        `tensors` are contiguous float32, in the order of the calls in `Layer`:
+
+            gates    [T, B, G U]  the inputs' part of the gates, which the forward pass replaces by their values
+            keeps    [T, B]       0 where a sequence begins anew with a step, else 1
+            before   [T, B, U]    what a step remembers of the outputs before it
+            extra    [T, B, U]    LSTM: the cells after each step; GRU: the past's part of the new gate
         """
 
 
@@ -88,13 +93,16 @@ def over_steps(
 
     `kernels_of` returns the kernels of a type of network.
     """
-    of_lstm = isinstance(cell, nn.LSTMCell)
+    kind, *given = parts_of(cell, first)
+    output, extra = Layer.apply(kernels_of(kind), x, keeps.contiguous(), *given)  # type: ignore[no-untyped-call]
+    return output, [output, extra] if kind == "lstm" else [output]
+
+
+def parts_of(cell: Cell, first: torch.Tensor) -> tuple[str, *tuple[torch.Tensor, ...]]:
+    """Return the type of a layer, the parts of its carry `first`, outputs and cells (GRU: outputs twice), and its four parameters."""
     outputs, *cells = (part.contiguous() for part in first.split(cell.hidden_size, -1))
-    parameters = cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
-    output, extra = Layer.apply(  # type: ignore[no-untyped-call]
-        kernels_of("lstm" if of_lstm else "gru"), x, keeps.contiguous(), outputs, cells[0] if of_lstm else outputs, *parameters
-    )
-    return output, [output, extra] if of_lstm else [output]
+    kind = "lstm" if isinstance(cell, nn.LSTMCell) else "gru"
+    return kind, outputs, cells[0] if cells else outputs, cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
 
 
 def compute(module: nn.Module, layer: LayerOverSteps, fits: Callable[[str, int], bool]) -> None:

@@ -15,8 +15,8 @@ from warprun.spec import ActionKind
 
 FLOAT = 4
 """Bytes of a float32."""
-COLUMNS = 64
-"""Columns of a block of activations (`kernels.simd`)."""
+COLUMNS, NARROW = 64, 16
+"""Columns of a block of activations, and what those of a narrower one are a multiple of (`kernels.simd`)."""
 SHARES = 16
 """Most gradients that CPU kernels sum (`learning.kernels.cpu.gradient`)."""
 ON_POLICY_TILES, OFF_POLICY_TILES = 4, 2
@@ -31,8 +31,9 @@ MULTIPROCESSORS = 160
 """Of a large GPU."""
 PARTIAL_BYTES = 128 << 20
 """Most bytes of the gradients that the blocks of a GPU sum on their own."""
-SLICE_ROWS, SLICES_TOGETHER = 4096, 4
-"""Rows of a slice of a batch that torch computes on CPU, and what the number of slices is a multiple of (`learning.slices`)."""
+SLICE_ROWS, SLICES_TOGETHER, SEQUENCES = 4096, 4, 2
+"""Rows of a slice of a batch that torch computes on CPU, what the number of slices is a multiple of, and by how many times slices of
+sequences are larger (`learning.slices`)."""
 KEPT_BELOW = 32 << 20
 """Freed blocks below this size are kept by the process on CPU (`learning.slices._keep_freed_memory`)."""
 LOSS_TENSORS = 8
@@ -101,10 +102,10 @@ def optimizer_tensors(name: str) -> int:
     return 2 if name == "adam" else 1
 
 
-def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes) -> tuple[int, Phase]:
+def on_policy_gradient(n_parameters: int, units: int, rows: int, most: int, sizes: RunSizes) -> tuple[int, Phase]:
     """Return the bytes that are kept for gradients of B = `rows` rows, and what computing one allocates for a time.
 
-    `units` are the numbers of a row in all layers, inputs and outputs included.
+    `most`: rows of a slice. `units` are the numbers of a row in all layers, inputs and outputs included.
     """
     one = FLOAT * n_parameters
     if sizes.kernel_gradients and sizes.on_gpu:
@@ -117,18 +118,26 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, sizes: RunSizes
         shares = shares_of(rows, min(together, ON_POLICY_TILES))
         return shares * one + blocks, []
     slices, slice_rows, at_once = 1, rows, 1
-    if not sizes.on_gpu and rows > SLICE_ROWS:
-        slices = -(-rows // SLICE_ROWS)
+    if not sizes.on_gpu and rows > most:
+        slices = -(-rows // most)
         slices = -(-slices // SLICES_TOGETHER) * SLICES_TOGETHER
         slice_rows, at_once = -(-rows // slices), sizes.threads
     # torch keeps the outputs of every layer for the backward pass.
     return 0, [one] * (slices + at_once) + [slice_rows * units * FLOAT] * (2 * at_once)
 
 
+def fills_blocks(rows: int) -> bool:
+    """Return whether the rows of a step get blocks of their own: enough for a whole one, or for three quarters of a narrower one.
+
+    Those of several steps together waste fewer columns, but their activations cannot be kept.
+    """
+    return rows >= COLUMNS or 4 * rows >= 3 * max(1, -(-rows // NARROW)) * NARROW
+
+
 def activations(n_envs: int, horizon: int, units: int, threads: int) -> int:
     """Return the bytes of the activations that a rollout keeps for the gradient; 0 if they are too many, or too few to fill a block."""
     needed = FLOAT * -(-n_envs // COLUMNS) * COLUMNS * horizon * units
-    return needed if n_envs >= COLUMNS and needed <= threads * ACTIVATIONS_BYTES else 0
+    return needed if fills_blocks(n_envs) and needed <= threads * ACTIVATIONS_BYTES else 0
 
 
 def cuda_blocks(width: int, threads: int, multiprocessors: int) -> int:

@@ -112,7 +112,8 @@ class OnPolicyConfig(AgentConfig):
         n_parameters = sum(encoder.parameters + network.parameters(encoder.outputs, head) for head in heads)
         n_parameters += group.action.reals
         units = features + network.trunks * (encoder.numbers + network.numbers()) + outputs + 1
-        kept, computing = byte_counts.on_policy_gradient(n_parameters, units, step_rows, sizes)
+        most = byte_counts.SLICE_ROWS * (byte_counts.SEQUENCES if network.remembers else 1)
+        kept, computing = byte_counts.on_policy_gradient(n_parameters, units, step_rows, most, sizes)
         kept += 4 * n_parameters * (1 + byte_counts.optimizer_tensors(self.optimizer.name))
         in_kernels = sizes.kernel_networks and not sizes.on_gpu
         if in_kernels:

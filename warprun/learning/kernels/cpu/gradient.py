@@ -26,6 +26,7 @@ from warprun.learning.kernels.cpu.optimizer import PIECE, split
 from warprun.learning.kernels.cpu.tiles import Net, Tile, clear_rest
 from warprun.learning.kernels.layers import Outputs
 from warprun.learning.kernels.tile_loss import UNKNOWN, Layout, ParameterRows, TileLoss, settings_for
+from warprun.learning.settings.byte_counts import fills_blocks
 from warprun.simulation.codegen.templates import fill
 
 SHARES = 16
@@ -67,12 +68,17 @@ class Cut(NamedTuple):
 
     @staticmethod
     def of(count: int, step_rows: int) -> Cut:
-        """Return that of `count` rows: steps of the rollout are kept apart if they fill a tile."""
-        return Cut(count // step_rows, step_rows, 1) if step_rows >= COLUMNS else Cut(1, count, 1)
+        """Return that of `count` rows: steps of the rollout are kept apart if they fill tiles."""
+        return Cut(count // step_rows, step_rows, 1) if fills_blocks(step_rows) else Cut(1, count, 1)
 
     def tiles(self) -> int:
         """Return the number of tiles."""
         return -(-self.step_rows // COLUMNS) * self.steps
+
+    def shared(self, share_tiles: int) -> Cut:
+        """Return the same in shares of `share_tiles` tiles, if there are not too many rows; narrow tiles count as parts of whole ones."""
+        whole = self.tiles() if self.step_rows >= COLUMNS else self.steps * width_of(self.step_rows) // COLUMNS
+        return self._replace(shares=max(1, min(SHARES, whole // share_tiles)))
 
 
 class Workspace(NamedTuple):
@@ -250,8 +256,7 @@ class CpuGradient:
         if self._compute is None:
             self._compute = self._call(batch, layout)
         if batch is not self._batch or layout is not self._layout or count != self._count:
-            cut = Cut.of(count, layout.step_rows)
-            cut = cut._replace(shares=max(1, min(SHARES, cut.tiles() // self._share_tiles)))
+            cut = Cut.of(count, layout.step_rows).shared(self._share_tiles)
             self._compute.change(batch=arrays_of(batch), cut=cut, kept=layout.activations.view(-1).numpy())
             self._finish.change(count=count, shares=cut.shares)
             self._shares, self._batch, self._layout, self._count = cut.shares, batch, layout, count

@@ -43,7 +43,7 @@ MOST_COLUMNS = 28
 
 
 class Forward(NamedTuple):
-    """Arguments of the forward pass, flat, as in `kernels.recurrent`; kernels get device arrays in place of the tensors."""
+    """Arguments of the forward pass, flat, as in `learning.kernels.recurrent`; kernels get device arrays in place of the tensors."""
 
     gates: torch.Tensor
     keeps: torch.Tensor
