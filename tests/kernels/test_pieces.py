@@ -176,13 +176,14 @@ def test_another_process_knows_the_types_of_a_run(name: str, monkeypatch: pytest
     assert {kernel: list(module[kernel].overloads) for kernel in asked} == {kernel: [kinds] for kernel, kinds in asked.items()}
 
 
-def test_a_constant_in_step_compiles_step_alone_and_gives_the_same_machine_code(
+def test_a_constant_in_step_compiles_what_depends_on_it_and_gives_the_same_machine_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, made: Counter[str]
 ) -> None:
     text = (Path(environments.__file__).parent / "cartpole.py").read_text()
     file = tmp_path / "mine.py"
 
-    def kernels_of(cache: str, factor: float) -> tuple[list[bytes], Counter[str]]:
+    def kernels_of(cache: str, factor: float) -> tuple[bytes, Counter[str], set[str]]:
+        """Return machine code, the functions that were compiled, and the kernels that were."""
         assert "4.0 / 3.0" in text
         file.write_text(text.replace("4.0 / 3.0", f"{factor} * 4.0 / 3.0"))
         monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path / cache))
@@ -199,12 +200,13 @@ def test_a_constant_in_step_compiles_step_alone_and_gives_the_same_machine_code(
             "concurrency.threads=1",
         ]
         module = engine_of(compose(overrides))._kernels._module
-        return [code_of(module.rollout), code_of(module.reset)], Counter(made)
+        built = {kernel.__name__ for kernel in (module.rollout, module.reset) if kernel.stats.cache_misses}
+        return code_of(module.rollout), Counter(made), built
 
-    before, first = kernels_of("kept", 1.001)
+    before, first, _ = kernels_of("kept", 1.001)
     assert first["step_tile"] == first["reset_tile"] == first["step"] == 1
-    found, functions = kernels_of("kept", 1.002)
-    assert functions == Counter(step=1)
-    expected, functions = kernels_of("empty", 1.002)
-    assert functions["step_tile"] == 1
+    found, functions, built = kernels_of("kept", 1.002)
+    assert (functions, built) == (Counter(step=1), {"rollout"})
+    expected, functions, built = kernels_of("empty", 1.002)
+    assert functions["step_tile"] == 1 and built == {"rollout", "reset"}
     assert found == expected and found != before

@@ -68,7 +68,7 @@ class Called(NamedTuple):
     types: bytes
     """Of the arguments, pickled."""
     returns: str
-    """The type that it returned, as `_described` has it."""
+    """The type that it returned, as `type_content` returns it."""
     symbol: str
     """Its name in the code of the piece."""
 
@@ -154,16 +154,16 @@ class Pieces(NullCache):
         with suppress(UnkeptError, Unhashable):
             key, piece = self._key(sig), self._piece(data)
             with suppress(OSError):  # `save` says why
-                _folder().mkdir(parents=True, exist_ok=True)
+                folder().mkdir(parents=True, exist_ok=True)
             self._files().save(key, piece)
 
     def _files(self) -> KernelFiles:
-        return KernelFiles(_folder(), self._dispatcher.py_func.__name__.strip("<>"), pickle.dumps)
+        return KernelFiles(folder(), self._dispatcher.py_func.__name__.strip("<>"))
 
     def _key(self, sig: tuple[Type, ...]) -> str:  # type: ignore[override]
         if self._hash is None:
             self._hash = self._of_function()
-        described = [_described(kind, {}) for kind in sig]
+        described = [type_content(kind, {}) for kind in sig]
         return fingerprint((_text(), self._hash, repr(described), repr(self._dispatcher.targetctx.codegen().magic_tuple())))
 
     def _of_function(self) -> str:
@@ -200,10 +200,10 @@ class Pieces(NullCache):
             if place is None:
                 raise UnkeptError
             given = _pickled(result.signature.args, classes)
-            links.append(Called(place, given, repr(_described(result.signature.return_type, classes)), result.fndesc.mangled_name))
-        described = copy(made.fndesc)
-        described.typemap = described.calltypes = described.global_dict = None
-        return Piece(library.own, links, _pickled((described, made.signature), classes))
+            links.append(Called(place, given, repr(type_content(result.signature.return_type, classes)), result.fndesc.mangled_name))
+        function = copy(made.fndesc)
+        function.typemap = function.calltypes = function.global_dict = None
+        return Piece(library.own, links, _pickled((function, made.signature), classes))
 
     def _linked(self, piece: Piece, sig: tuple[Type, ...], target_context: BaseContext) -> CompileResult:
         """Return a compiled function with what it calls now. Raises UnkeptError, and NumbaError if that does not compile."""
@@ -217,13 +217,13 @@ class Pieces(NullCache):
             called, given = self._callees[link.place], cast("tuple[Type, ...]", _unpickled(link.types, classes))
             called.compile(given)
             result = called.overloads[given]
-            if repr(_described(result.signature.return_type, classes)) != link.returns:
+            if repr(type_content(result.signature.return_type, classes)) != link.returns:
                 raise UnkeptError
             names[link.symbol] = result.fndesc.mangled_name
             libraries.append(result.library)
-        described, signature = cast("tuple[FunctionDescriptor, Signature]", _unpickled(piece.result, classes))
-        described.modname = self._dispatcher.py_func.__module__
-        library = LinkedLibrary(codegen, described.qualname)
+        made, signature = cast("tuple[FunctionDescriptor, Signature]", _unpickled(piece.result, classes))
+        made.modname = self._dispatcher.py_func.__module__
+        library = LinkedLibrary(codegen, made.qualname)
         library.is_tile = self._is_tile
         for code in piece.code:
             module = llvm.parse_bitcode(code)
@@ -233,18 +233,18 @@ class Pieces(NullCache):
         for each in libraries:
             library.add_linking_library(each)
         library.finalize()
-        environment = Environment.from_fndesc(described)
+        environment = Environment.from_fndesc(made)
         return CompileResult(
             typing_context=target_context.typing_context,
             target_context=target_context,
-            entry_point=target_context.get_executable(library, described, environment),
+            entry_point=target_context.get_executable(library, made, environment),
             typing_error=None,
             type_annotation="",
             signature=signature,
             library=library,
             objectmode=False,
             lifted=(),
-            fndesc=described,
+            fndesc=made,
             call_helper=None,
             environment=environment,
             metadata=None,
@@ -259,7 +259,8 @@ def _text() -> bytes:
     return Path(__file__).read_bytes()
 
 
-def _folder() -> Path:
+def folder() -> Path:
+    """Return the folder of compiled functions."""
     return cache_root().with_name("functions")
 
 
@@ -298,15 +299,15 @@ def _identity(kind: type[NamedTuple]) -> Identity:
     return kind.__qualname__, kind._fields
 
 
-def _described(kind: Type, classes: dict[Identity, type | None]) -> object:
+def type_content(kind: Type, classes: dict[Identity, type | None]) -> object:
     """Return what tells a type from others, the same in every process; add its classes to `classes`. Raises UnkeptError."""
     if isinstance(kind, types.NamedTuple | types.NamedUniTuple):
         identity = _identity(kind.instance_class)
         if classes.setdefault(identity, kind.instance_class) is not kind.instance_class:
             classes[identity] = None
-        return identity, [_described(each, classes) for each in kind.types]
+        return identity, [type_content(each, classes) for each in kind.types]
     if isinstance(kind, types.BaseTuple):
-        return [_described(each, classes) for each in kind.types]
+        return [type_content(each, classes) for each in kind.types]
     if not isinstance(kind, PLAIN):
         raise UnkeptError
     return str(kind)
@@ -316,7 +317,7 @@ def _classes(given: Sequence[Type], read: Sequence[type]) -> dict[Identity, type
     """Return the classes by their identities, None if there are two of one identity. Raises UnkeptError."""
     found: dict[Identity, type | None] = {}
     for kind in given:
-        _described(kind, found)
+        type_content(kind, found)
     for each in read:
         if found.setdefault(_identity(each), each) is not each:
             found[_identity(each)] = None
