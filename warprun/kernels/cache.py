@@ -129,6 +129,7 @@ class KernelFiles:
         """Store the compiled result for `key`."""
         payload = self._dumps((key, data))
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             replace(self.path(key), self._digest(payload) + payload)
         except OSError as error:
             notice(f"cannot keep compiled kernels in {self._folder}: {error.strerror}", once=str(self._folder))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -41,8 +41,6 @@ def keep(kernel: Dispatcher, module: ModuleType, owner: str) -> None:
     library = import_module("numba.cuda.serialize" if "device" in kernel.targetoptions else "numba.core.serialize")
     dumps, loads = partial(_dumps, module, library.NumbaPickler), partial(_loads, module)
     files = KernelFiles(pieces.folder(), kernel.py_func.__name__, dumps, loads)
-    with suppress(OSError):  # `save` says why
-        pieces.folder().mkdir(parents=True, exist_ok=True)
     numbas._cache_file, numbas._index_key = files, partial(_key, kernel, module, numbas._index_key)
 
     def compile_alone(signature: tuple[Type, ...]) -> object:

@@ -15,7 +15,7 @@ import inspect
 import io
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cache
@@ -48,7 +48,7 @@ from warprun.kernels.fingerprint import (
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext
-    from numba.core.codegen import CodeLibrary, CPUCodegen
+    from numba.core.codegen import CodeLibrary, CPUCodegen, JITCodeLibrary
     from numba.core.funcdesc import FunctionDescriptor
     from numba.core.typing.templates import Signature
     from numba.types import Type
@@ -152,10 +152,7 @@ class Pieces(NullCache):
         """Keep a compiled function, unless something that it refers to is in the memory of this process only."""
         _made[data.library] = self._dispatcher, data
         with suppress(UnkeptError, Unhashable):
-            key, piece = self._key(sig), self._piece(data)
-            with suppress(OSError):  # `save` says why
-                folder().mkdir(parents=True, exist_ok=True)
-            self._files().save(key, piece)
+            self._files().save(self._key(sig), self._piece(data))
 
     def _files(self) -> KernelFiles:
         return KernelFiles(folder(), self._dispatcher.py_func.__name__.strip("<>"))
@@ -251,6 +248,22 @@ class Pieces(NullCache):
             reload_init=(),
             referenced_envs=(),
         )
+
+
+def _recall(tile: JITCodeLibrary, optimized: Callable[[], bytes]) -> bytes:
+    """Return the code of a tile after `optimized`, which is called once for what the tile and all that it calls are before."""
+    if not _keeps[0]:
+        return optimized()
+    files = KernelFiles(folder(), "tile")
+    key = fingerprint((_text(), tile._final_module.as_bitcode(), repr(tile._codegen.magic_tuple())))
+    found = files.load(key)
+    if not isinstance(found, bytes):
+        found = optimized()
+        files.save(key, found)
+    return found
+
+
+LinkedLibrary.recall = staticmethod(_recall)
 
 
 @cache
