@@ -164,7 +164,7 @@ def code_of(kernel: Any) -> bytes:
 
 
 @pytest.mark.by_default(2)
-@pytest.mark.parametrize("name", ["cartpole", "tag_gridworld", "t_maze"])
+@pytest.mark.parametrize("name", ["cartpole", "t_maze", "tag_gridworld"])
 def test_another_process_knows_the_types_of_a_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would compile kernels that nobody calls."""
     asked: dict[str, tuple[object, ...]] = {}

@@ -204,7 +204,8 @@ def make_engine(
         compares=compares,
         captured=setup.plan.repeated.by == "graphs",
         debug=config.engine.debug,
-        staggered=staggered,
+        staggered=config.staggered and auto_reset,
+        whole=not staggered,
         replaces=config.env.on_nan == "reset" and auto_reset,
     )
 
