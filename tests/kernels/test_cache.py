@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -23,7 +24,7 @@ from warprun import math
 from warprun.errors import UserError
 from warprun.kernels import ahead, cache
 from warprun.kernels.cache import KernelFiles
-from warprun.kernels.compile import FLAGS, kernel_function, load_module
+from warprun.kernels.compile import FLAGS, kernel_function, load_module, own_tuple
 from warprun.random import Rng, uniform
 
 # Damaged files --------------------------------------------------------------------------------------------------------
@@ -108,6 +109,31 @@ def test_what_is_damaged_is_made_anew_with_one_line(suffix: str, damage: str, wa
     again = load()
     assert (results(again), loaded_from_disk(again)) == ((8.0, 12.0), 2)
     assert capsys.readouterr().err == ""
+
+
+FIRST = """
+from numba import njit
+
+UNUSED = {number}
+
+
+@njit(cache=True, **FLAGS)
+def first(pair):
+    return pair.a
+"""
+
+
+def first_of(fields: str, number: int) -> tuple[float, int]:
+    """Return the field `a` of (1, 2) by the kernel of a module of its own, and how many kernels were read for it."""
+    module = load_module("first", FIRST.format(number=number), {"FLAGS": FLAGS})
+    pair = own_tuple(module, "Pair", namedtuple("Pair", fields)(np.float32(1.0), np.float32(2.0)))
+    return module.first(pair), sum(module.first.stats.cache_hits.values())
+
+
+def test_modules_share_a_kernel_but_not_one_for_other_fields(empty_cache: None) -> None:
+    assert first_of("a b", 1) == (1.0, 0)
+    assert first_of("a b", 2) == (1.0, 1)
+    assert first_of("b a", 3) == (2.0, 0)
 
 
 def test_a_file_in_the_place_of_another_is_not_taken(warm: Path) -> None:
@@ -397,7 +423,7 @@ def test_agents_want_what_their_updates_call(monkeypatch: pytest.MonkeyPatch, tm
         assert types in getattr(module, kernel).overloads
 
 
-def first_of(pair: tuple[np.float32, int], place: int) -> object:
+def at(pair: tuple[np.float32, int], place: int) -> object:
     return pair[place]
 
 
@@ -408,5 +434,5 @@ def test_a_function_is_compiled_once_for_all_numbers_and_for_each_where_nothing_
     load_module("draws", source, {"draw": uniform, "FLAGS": FLAGS}).kernel(Rng(*[np.uint32(7)] * 5))
     assert len(set(draw.overloads) - before) <= 1  # type: ignore[attr-defined]
     assert not any(isinstance(kind, Literal) for types in draw.overloads for kind in types)  # type: ignore[attr-defined]
-    source = f"{head}(x, n):\n    return first_of((x, n), 1) + first_of((x, n), 0)\n"
-    assert load_module("places", source, {"first_of": first_of, "FLAGS": FLAGS}).kernel(np.float32(0.5), 2) == 2.5
+    source = f"{head}(x, n):\n    return at((x, n), 1) + at((x, n), 0)\n"
+    assert load_module("places", source, {"at": at, "FLAGS": FLAGS}).kernel(np.float32(0.5), 2) == 2.5

@@ -9,12 +9,14 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from numba import types
 
 from warprun import envs as environments
 from warprun.config.compose import compose
 from warprun.config.schema import Config
 from warprun.kernels import compile as kernels
 from warprun.kernels import compilers, pieces
+from warprun.kernels.without_gpu import compiling_for
 from warprun.runs import early
 from warprun.runs.build import make_agent, make_training_simulator, set_up
 from warprun.simulation.kernel_engine import KernelEngine
@@ -219,3 +221,33 @@ def test_a_constant_in_step_compiles_what_depends_on_it_and_gives_the_same_machi
     expected, functions, built = kernels_of("empty", 1.002)
     assert functions["step_tile"] == 1 and built >= {"rollout", "reset", "step_tile", "reset_tile", "sample_tile", "agent_infer"}
     assert found == expected and found != before
+
+
+ON_GPU = """
+from numba import cuda
+
+
+@cuda.jit(cache=True)
+def changing(x):
+    x[0] = changed(x[0])
+
+
+@cuda.jit(cache=True)
+def staying(x):
+    x[0] = same(x[0])
+"""
+
+
+@pytest.mark.ptx
+def test_a_change_compiles_the_cuda_kernels_that_contain_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
+
+    def compiled(changed: Callable[[np.float32], np.float32]) -> list[str]:
+        module = kernels.load_module("on_gpu", ON_GPU, {"changed": changed, "same": lambda x: x + 1.0})
+        with compiling_for(None, (9, 0)):
+            for kernel in (module.changing, module.staying):
+                kernel.compile((types.float32[::1],))
+        return [kernel.py_func.__name__ for kernel in (module.changing, module.staying) if kernel.stats.cache_misses]
+
+    assert compiled(lambda x: x * 2.0) == ["changing", "staying"]
+    assert compiled(lambda x: x * 3.0) == ["changing"]
