@@ -46,6 +46,12 @@ def cache_root() -> Path:
     return Path(os.environ.get("WARPRUN_CACHE_DIR", default), "kernels")
 
 
+@cache
+def text_of(file: str) -> bytes:
+    """Return the hash of a file: another version of a module keeps other files than this one."""
+    return hashlib.sha256(Path(file).read_bytes()).digest()
+
+
 def module_name(name: str) -> str:
     """Return the name of a module of kernels as it begins the name of its folder, and is part of an identifier."""
     return re.sub(r"\W", "_", name, flags=re.ASCII)[:64]

@@ -12,7 +12,6 @@ import pickle
 from contextlib import nullcontext
 from functools import cache, partial
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
@@ -20,7 +19,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import Environment, lookup_environment
 
 from warprun.kernels import pieces, waiting
-from warprun.kernels.cache import KernelFiles
+from warprun.kernels.cache import KernelFiles, text_of
 from warprun.kernels.fingerprint import Dispatcher, fingerprint
 
 if TYPE_CHECKING:
@@ -64,16 +63,16 @@ def _key(kernel: Dispatcher, module: ModuleType, index: Index, kinds: tuple[Type
     """Return a hash of all that a kernel depends on, for arguments of these types; `index` returns Numba's key."""
     try:
         described = [pieces.type_content(kind, {}) for kind in kinds]
-        of_kernel = fingerprint((kernel.py_func.__name__, kernel))
+        of_kernel = _content(kernel)
     except pieces.UnkeptError:  # a type that has no name but in its module
         described, of_kernel = [str(kind) for kind in kinds], module.__name__
-    return fingerprint((_text(), of_kernel, repr(described), repr(index(kinds, codegen)[1:])))
+    return fingerprint((of_kernel, repr(described), repr(index(kinds, codegen)[1:])))
 
 
 @cache
-def _text() -> bytes:
-    """Return the text of this module: another version of it keeps other files."""
-    return Path(__file__).read_bytes()
+def _content(kernel: Dispatcher) -> str:
+    """Return a hash of a kernel, whose functions are settled. Raises Unhashable."""
+    return fingerprint((text_of(__file__), kernel.py_func.__name__, kernel))
 
 
 def _dumps(module: ModuleType, writer: type[pickle.Pickler], value: object) -> bytes:

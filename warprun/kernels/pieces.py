@@ -32,7 +32,7 @@ from numba.core.environment import Environment
 from numba.core.errors import NumbaError
 
 from warprun.environment import KernelFunction
-from warprun.kernels.cache import KernelFiles, cache_root
+from warprun.kernels.cache import KernelFiles, cache_root, text_of
 from warprun.kernels.compilers import LinkedLibrary, Tiles
 from warprun.kernels.fingerprint import (
     Dispatcher,
@@ -161,7 +161,7 @@ class Pieces(NullCache):
         if self._hash is None:
             self._hash = self._of_function()
         described = [type_content(kind, {}) for kind in sig]
-        return fingerprint((_text(), self._hash, repr(described), repr(self._dispatcher.targetctx.codegen().magic_tuple())))
+        return fingerprint((text_of(__file__), self._hash, repr(described), repr(self._dispatcher.targetctx.codegen().magic_tuple())))
 
     def _of_function(self) -> str:
         """Return the hash of the function without those that it calls. Raises Unhashable."""
@@ -255,7 +255,7 @@ def _recall(tile: JITCodeLibrary, optimized: Callable[[], bytes]) -> bytes:
     if not _keeps[0]:
         return optimized()
     files = KernelFiles(folder(), "tile")
-    key = fingerprint((_text(), tile._final_module.as_bitcode(), repr(tile._codegen.magic_tuple())))
+    key = fingerprint((text_of(__file__), tile._final_module.as_bitcode(), repr(tile._codegen.magic_tuple())))
     found = files.load(key)
     if not isinstance(found, bytes):
         found = optimized()
@@ -264,12 +264,6 @@ def _recall(tile: JITCodeLibrary, optimized: Callable[[], bytes]) -> bytes:
 
 
 LinkedLibrary.recall = staticmethod(_recall)
-
-
-@cache
-def _text() -> bytes:
-    """Return the text of this module: another version of it keeps other pieces."""
-    return Path(__file__).read_bytes()
 
 
 def folder() -> Path:
