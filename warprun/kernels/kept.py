@@ -37,9 +37,8 @@ def keep(kernel: Dispatcher, module: ModuleType, owner: str) -> None:
     One process at a time compiles it for the same types; the others load it then.
     """
     numbas, compile_here = kernel._cache, kernel.compile
-    library = import_module("numba.cuda.serialize" if "device" in kernel.targetoptions else "numba.core.serialize")
-    dumps, loads = partial(_dumps, module, library.NumbaPickler), partial(_loads, module)
-    files = KernelFiles(pieces.folder(), kernel.py_func.__name__, dumps, loads)
+    compiler = "numba.cuda" if "device" in kernel.targetoptions else "numba.core"
+    files = KernelFiles(pieces.folder(), kernel.py_func.__name__, partial(_dumps, module, compiler), partial(_loads, module))
     numbas._cache_file, numbas._index_key = files, partial(_key, kernel, module, numbas._index_key)
 
     def compile_alone(signature: tuple[Type, ...]) -> object:
@@ -75,8 +74,8 @@ def _content(kernel: Dispatcher) -> str:
     return fingerprint((text_of(__file__), kernel.py_func.__name__, kernel))
 
 
-def _dumps(module: ModuleType, writer: type[pickle.Pickler], value: object) -> bytes:
-    """Pickle a compiled kernel of `module`."""
+def _dumps(module: ModuleType, compiler: str, value: object) -> bytes:
+    """Pickle a compiled kernel of `module` as Numba or numba-cuda does."""
 
     def place(part: object) -> tuple[object, ...] | None:
         if isinstance(part, Environment):
@@ -86,7 +85,7 @@ def _dumps(module: ModuleType, writer: type[pickle.Pickler], value: object) -> b
         return ("module",) if isinstance(part, str) and part == module.__name__ else None
 
     memory = io.BytesIO()
-    pickler = writer(memory, 4)
+    pickler: pickle.Pickler = import_module(f"{compiler}.serialize").NumbaPickler(memory, 4)
     pickler.persistent_id = place  # type: ignore[method-assign,assignment]
     pickler.dump(value)
     return memory.getvalue()
