@@ -58,7 +58,7 @@ def module_name(name: str) -> str:
 
 
 class KernelFiles:
-    """The cache of one kernel: one file for each signature and processor.
+    """The cache of one kernel: one file for each key.
 
     A file is a SHA-256 followed by a pickled (key, compiled result). The digest covers the pickle and the names of folder and kernel.
     """
@@ -139,11 +139,6 @@ class KernelFiles:
             replace(self.path(key), self._digest(payload) + payload)
         except OSError as error:
             notice(f"cannot keep compiled kernels in {self._folder}: {error.strerror}", once=str(self._folder))
-
-    def flush(self) -> None:
-        """Delete all files of the kernel."""
-        for path in self._folder.glob(f"{self._kernel}-*.nbc"):
-            path.unlink(missing_ok=True)
 
     def path(self, key: Key) -> Path:
         """Return the file of a signature."""
