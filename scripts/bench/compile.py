@@ -103,8 +103,7 @@ def install() -> None:
     from numba.core import event
     from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary
 
-    from warprun.kernels import compile as kernels
-    from warprun.kernels import compilers
+    from warprun.kernels import compilers, kept
 
     class Passes(event.Listener):
         def on_start(self, event: Any) -> None:
@@ -119,16 +118,16 @@ def install() -> None:
     timed(JITCodeLibrary, "_finalize_final_module")
     timed(compilers, "_cut")
     timed(compilers, "with_cut_loops")
-    alone = kernels._compile_once
+    keep = kept.keep
 
-    def noted(kernel: Any, files: Any, owner: str) -> None:
-        alone(kernel, files, owner)
-        inner = kernel.compile
+    def noted(kernel: Any, module: Any, owner: str) -> None:
+        keep(kernel, module, owner)
+        inner, own = kernel.compile, kernel._cache
         name = f"{owner}.{kernel.py_func.__name__}"
 
         def compile_noted(signature: Any) -> object:
             known = tuple(signature) in kernel.overloads
-            there = files.path(kernel._cache._index_key(tuple(signature), kernel.targetctx.codegen())).exists()
+            there = own._cache_file.path(own._index_key(tuple(signature), kernel.targetctx.codegen())).exists()
             if known or there:
                 return inner(signature)
             note(begins=name)
@@ -141,7 +140,7 @@ def install() -> None:
 
         kernel.compile = compile_noted
 
-    kernels._compile_once = noted
+    kept.keep = noted
     atexit.register(lambda: note(spent=[[*key, value] for key, value in spent.items()]))
 
 

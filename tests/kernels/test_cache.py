@@ -3,11 +3,11 @@
 import errno
 import fcntl
 import os
-import pickle
 import re
 import shutil
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -24,7 +24,7 @@ from warprun import math
 from warprun.errors import UserError
 from warprun.kernels import ahead, cache
 from warprun.kernels.cache import KernelFiles
-from warprun.kernels.compile import FLAGS, cache_root, kernel_function, load_module
+from warprun.kernels.compile import FLAGS, kernel_function, load_module, own_tuple
 from warprun.random import Rng, uniform
 
 # Damaged files --------------------------------------------------------------------------------------------------------
@@ -88,19 +88,19 @@ def warm(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
     again = load()
     assert (results(again), loaded_from_disk(again)) == ((8.0, 12.0), 2)
-    (folder,) = cache_root().iterdir()
-    return folder
+    return tmp_path
 
 
 def test_nothing_is_kept_but_what_is_checked(warm: Path) -> None:
-    assert sorted(file.suffix for file in warm.glob("**/*") if file.is_file()) == [".lock", ".lock", ".nbc", ".nbc", ".py"]
+    names = [file.name.partition("-")[0] + file.suffix for file in warm.rglob("*") if file.is_file()]
+    assert sorted(names) == ["double.nbc", "small_kernels.py.py", "thrice.lock", "thrice.nbc", "twice.lock", "twice.nbc"]
 
 
 @pytest.mark.by_default(4)
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("suffix", [".nbc", ".py"])
 def test_what_is_damaged_is_made_anew_with_one_line(suffix: str, damage: str, warm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for file in warm.glob(f"*{suffix}"):
+    for file in warm.rglob(f"*{suffix}"):
         file.write_bytes(DAMAGE[damage](file.read_bytes()))
     damaged = load()
     assert results(damaged) == (8.0, 12.0)
@@ -111,14 +111,39 @@ def test_what_is_damaged_is_made_anew_with_one_line(suffix: str, damage: str, wa
     assert capsys.readouterr().err == ""
 
 
+FIRST = """
+from numba import njit
+
+UNUSED = {number}
+
+
+@njit(cache=True, **FLAGS)
+def first(pair):
+    return pair.a
+"""
+
+
+def first_of(fields: str, number: int) -> tuple[float, int]:
+    """Return the field `a` of (1, 2) by the kernel of a module of its own, and how many kernels were read for it."""
+    module = load_module("first", FIRST.format(number=number), {"FLAGS": FLAGS})
+    pair = own_tuple(module, "Pair", namedtuple("Pair", fields)(np.float32(1.0), np.float32(2.0)))
+    return module.first(pair), sum(module.first.stats.cache_hits.values())
+
+
+def test_modules_share_a_kernel_but_not_one_for_other_fields(empty_cache: None) -> None:
+    assert first_of("a b", 1) == (1.0, 0)
+    assert first_of("a b", 2) == (1.0, 1)
+    assert first_of("b a", 3) == (2.0, 0)
+
+
 def test_a_file_in_the_place_of_another_is_not_taken(warm: Path) -> None:
     """Both kernels take the same types, and so are asked for by the same key."""
-    twice, thrice = sorted(warm.glob("*.nbc"), key=lambda file: file.name.startswith("thrice"))
+    (twice,), (thrice,) = warm.rglob("twice-*.nbc"), warm.rglob("thrice-*.nbc")
     content = twice.read_bytes()
     twice.write_bytes(thrice.read_bytes())
     thrice.write_bytes(content)
     assert results(load()) == (8.0, 12.0)
-    one, other = (KernelFiles(folder, "twice", bytes)._digest(content) for folder in (warm, warm.parent / "small-0"))
+    one, other = (KernelFiles(folder, "twice", bytes)._digest(content) for folder in (warm, warm.parent))
     assert one != other
 
 
@@ -128,13 +153,13 @@ def test_kernels_of_another_processor_are_not_taken(warm: Path) -> None:
         patch.setattr(JITCPUCodegen, "_get_host_cpu_name", lambda codegen: "another")
         there = load()
         assert (results(there), loaded_from_disk(there)) == ((8.0, 12.0), 0)
-    assert len(list(warm.glob("*.nbc"))) == 4
+    assert len(list(warm.rglob("t*.nbc"))) == 4
     back = load()
     assert (results(back), loaded_from_disk(back)) == ((8.0, 12.0), 2)
 
 
 def test_what_another_process_is_writing_is_not_read(warm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernel = next(warm.glob("twice-*.nbc"))
+    kernel = next(warm.rglob("twice-*.nbc"))
     kernel.with_suffix(".0123").write_bytes(kernel.read_bytes()[:100])
     kernel.unlink()
     assert results(load()) == (8.0, 12.0)
@@ -145,11 +170,11 @@ def test_kernels_that_cannot_be_written_are_used_once(warm: Path, capsys: pytest
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    for file in warm.glob("*.nbc"):
+    for file in warm.rglob("*.nbc"):
         file.unlink()
     monkeypatch.setattr(cache, "replace", full)
     assert results(load()) == (8.0, 12.0)
-    assert capsys.readouterr().err == f"warning: kernels: cannot keep compiled kernels in {warm}: No space left on device\n"
+    assert capsys.readouterr().err == f"warning: kernels: cannot keep compiled kernels in {warm / 'functions'}: No space left on device\n"
 
 
 # Several processes ----------------------------------------------------------------------------------------------------
@@ -197,21 +222,21 @@ def test_processes_that_start_together_compile_a_kernel_once(monkeypatch: pytest
         assert each.stdin
         print(file=each.stdin, flush=True)
     assert sorted(int(each.communicate()[0]) for each in processes) == [0, 2]
-    assert {path.suffix for path in (tmp_path / "kernels").rglob("*") if path.is_file()} == {".py", ".nbc", ".lock"}
+    assert {path.suffix for path in (tmp_path / "functions").iterdir()} == {".nbc", ".lock"}
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> KernelFiles:
-    return KernelFiles(tmp_path, "kernel", pickle.dumps)
+    return KernelFiles(tmp_path, "kernel")
 
 
-KEY = "types", "processor"
+KEY = "of a kernel and its types"
 
 HOLDER = """
 import sys
 from pathlib import Path
 from warprun.kernels.cache import KernelFiles
-with KernelFiles(Path(sys.argv[1]), "kernel", repr).alone(("types", "processor")):
+with KernelFiles(Path(sys.argv[1]), "kernel").alone("of a kernel and its types"):
     print("ready", flush=True)
     input()
 """
@@ -229,7 +254,7 @@ def waits(files: KernelFiles, monkeypatch: pytest.MonkeyPatch) -> bool:
     monkeypatch.setattr(cache, "WAIT_S", 0.0)
     said: list[str] = []
     monkeypatch.setattr(cache, "notice", said.append)
-    with files.alone(KEY):  # type: ignore[arg-type]
+    with files.alone(KEY):
         pass
     return bool(said)
 
@@ -398,7 +423,7 @@ def test_agents_want_what_their_updates_call(monkeypatch: pytest.MonkeyPatch, tm
         assert types in getattr(module, kernel).overloads
 
 
-def first_of(pair: tuple[np.float32, int], place: int) -> object:
+def at(pair: tuple[np.float32, int], place: int) -> object:
     return pair[place]
 
 
@@ -409,5 +434,5 @@ def test_a_function_is_compiled_once_for_all_numbers_and_for_each_where_nothing_
     load_module("draws", source, {"draw": uniform, "FLAGS": FLAGS}).kernel(Rng(*[np.uint32(7)] * 5))
     assert len(set(draw.overloads) - before) <= 1  # type: ignore[attr-defined]
     assert not any(isinstance(kind, Literal) for types in draw.overloads for kind in types)  # type: ignore[attr-defined]
-    source = f"{head}(x, n):\n    return first_of((x, n), 1) + first_of((x, n), 0)\n"
-    assert load_module("places", source, {"first_of": first_of, "FLAGS": FLAGS}).kernel(np.float32(0.5), 2) == 2.5
+    source = f"{head}(x, n):\n    return at((x, n), 1) + at((x, n), 0)\n"
+    assert load_module("places", source, {"at": at, "FLAGS": FLAGS}).kernel(np.float32(0.5), 2) == 2.5

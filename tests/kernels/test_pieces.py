@@ -9,12 +9,14 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from numba import types
 
 from warprun import envs as environments
 from warprun.config.compose import compose
 from warprun.config.schema import Config
 from warprun.kernels import compile as kernels
-from warprun.kernels import pieces
+from warprun.kernels import compilers, pieces
+from warprun.kernels.without_gpu import compiling_for
 from warprun.runs import early
 from warprun.runs.build import make_agent, make_training_simulator, set_up
 from warprun.simulation.kernel_engine import KernelEngine
@@ -164,7 +166,7 @@ def code_of(kernel: Any) -> bytes:
 
 
 @pytest.mark.by_default(2)
-@pytest.mark.parametrize("name", ["cartpole", "tag_gridworld", "t_maze"])
+@pytest.mark.parametrize("name", ["cartpole", "t_maze", "tag_gridworld"])
 def test_another_process_knows_the_types_of_a_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would compile kernels that nobody calls."""
     asked: dict[str, tuple[object, ...]] = {}
@@ -176,13 +178,22 @@ def test_another_process_knows_the_types_of_a_run(name: str, monkeypatch: pytest
     assert {kernel: list(module[kernel].overloads) for kernel in asked} == {kernel: [kinds] for kernel, kinds in asked.items()}
 
 
-def test_a_constant_in_step_compiles_step_alone_and_gives_the_same_machine_code(
+def test_a_constant_in_step_compiles_what_depends_on_it_and_gives_the_same_machine_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, made: Counter[str]
 ) -> None:
     text = (Path(environments.__file__).parent / "cartpole.py").read_text()
     file = tmp_path / "mine.py"
+    optimized: list[str] = []
+    optimize = compilers.LinkedLibrary._optimized
 
-    def kernels_of(cache: str, factor: float) -> tuple[list[bytes], Counter[str]]:
+    def noted(tile: compilers.LinkedLibrary) -> bytes:
+        optimized.append(tile.name.rpartition(".")[2])
+        return optimize(tile)
+
+    monkeypatch.setattr(compilers.LinkedLibrary, "_optimized", noted)
+
+    def kernels_of(cache: str, factor: float) -> tuple[bytes, Counter[str], set[str]]:
+        """Return machine code of the rollout, which functions Numba compiled, and which kernels and tiles LLVM did."""
         assert "4.0 / 3.0" in text
         file.write_text(text.replace("4.0 / 3.0", f"{factor} * 4.0 / 3.0"))
         monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path / cache))
@@ -198,13 +209,45 @@ def test_a_constant_in_step_compiles_step_alone_and_gives_the_same_machine_code(
             "device=cpu",
             "concurrency.threads=1",
         ]
+        optimized.clear()
         module = engine_of(compose(overrides))._kernels._module
-        return [code_of(module.rollout), code_of(module.reset)], Counter(made)
+        built = {kernel.__name__ for kernel in (module.rollout, module.reset) if kernel.stats.cache_misses}
+        return code_of(module.rollout), Counter(made), built | set(optimized)
 
-    before, first = kernels_of("kept", 1.001)
+    before, first, _ = kernels_of("kept", 1.001)
     assert first["step_tile"] == first["reset_tile"] == first["step"] == 1
-    found, functions = kernels_of("kept", 1.002)
-    assert functions == Counter(step=1)
-    expected, functions = kernels_of("empty", 1.002)
-    assert functions["step_tile"] == 1
+    found, functions, built = kernels_of("kept", 1.002)
+    assert (functions, built) == (Counter(step=1), {"rollout", "step_tile"})
+    expected, functions, built = kernels_of("empty", 1.002)
+    assert functions["step_tile"] == 1 and built >= {"rollout", "reset", "step_tile", "reset_tile", "sample_tile", "agent_infer"}
     assert found == expected and found != before
+
+
+ON_GPU = """
+from numba import cuda
+
+
+@cuda.jit(cache=True)
+def changing(x):
+    x[0] = changed(x[0])
+
+
+@cuda.jit(cache=True)
+def staying(x):
+    x[0] = same(x[0])
+"""
+
+
+@pytest.mark.ptx
+def test_a_change_compiles_the_cuda_kernels_that_contain_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
+
+    def compiled(changed: Callable[[np.float32], np.float32]) -> list[str]:
+        module = kernels.load_module("on_gpu", ON_GPU, {"changed": changed, "same": lambda x: x + 1.0})
+        with compiling_for(None, (9, 0)):
+            for kernel in (module.changing, module.staying):
+                kernel.compile((types.float32[::1],))
+        return [kernel.py_func.__name__ for kernel in (module.changing, module.staying) if kernel.stats.cache_misses]
+
+    assert compiled(lambda x: x * 2.0) == ["changing", "staying"]
+    assert compiled(lambda x: x * 3.0) == ["changing"]

@@ -1,10 +1,12 @@
 """Short runs of every agent, each trained once for all tests."""
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,22 +30,37 @@ RUNS = {
 """Discrete, masks and MultiDiscrete in two groups, Box with finite and infinite bounds."""
 
 
+TRAIN = """
+import json, sys, warprun
+from contextlib import redirect_stdout
+for line in sys.stdin:
+    with redirect_stdout(sys.stderr):
+        warprun.train(json.loads(line))
+    print("trained", flush=True)
+"""
+
+
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function from the name of a run to its folder. Python interprets the kernels, sooner than they are compiled."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    """Return a function from the name of a run to its folder. Python interprets the kernels, sooner than they are compiled.
+
+    One process trains all of them.
+    """
     home = tmp_path_factory.mktemp("policies")
     for name in ("market", "crane"):
         (home / "conf" / "env").mkdir(parents=True, exist_ok=True)
         (home / f"{name}.py").write_text((ROOT / "tests" / "environments" / f"{name}.py").read_text())
         (home / "conf" / "env" / f"{name}.yaml").write_text(f"name: {name}\nmodule: ./{name}.py\n")
+    variables, said = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}, home / "said"
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with said.open("w") as file, subprocess.Popen([sys.executable, "-c", TRAIN], cwd=home, env=variables, stderr=file, **pipes) as training:
+        assert training.stdin and training.stdout
 
-    def run(name: str) -> Path:
-        folder = home / name.replace(" ", "_")
-        if not folder.exists():
-            command = [sys.executable, "-m", "warprun", *SHORT, "engine.fused=false", *RUNS[name], f"run_dir={folder.name}"]
-            variables = {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
-            done = subprocess.run(command, cwd=home, env=os.environ | variables, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-        return folder
+        def run(name: str) -> Path:
+            folder = home / name.replace(" ", "_")
+            if not folder.exists():
+                print(json.dumps([*SHORT, "engine.fused=false", *RUNS[name], f"run_dir={folder.name}"]), file=training.stdin, flush=True)
+                assert training.stdout.readline() == "trained\n", said.read_text()
+            return folder
 
-    return run
+        yield run

@@ -13,9 +13,10 @@ from warprun.config.cadence import Cadence
 from warprun.config.compose import compose
 from warprun.config.schema import from_dict
 from warprun.runs import checkpoint, rundir
-from warprun.runs.build import make_agent, set_up
+from warprun.runs.build import make_agent, make_training_simulator, set_up
 from warprun.runs.evaluation import Evaluation, Evaluator, evaluate_run
 from warprun.runs.timetable import interval
+from warprun.simulation.kernel_engine import KernelEngine
 from warprun.state import derived_seed, restore
 
 WALK = words("""
@@ -52,6 +53,16 @@ def test_every_evaluation_plays_other_episodes():
     one = evaluator(10)
     means = [one.play(greedy=True).mean_return["agent"] for _ in range(5)]
     assert len(set(means)) == 5
+
+
+def test_an_evaluation_has_the_kernels_of_training_and_cuts_off_no_episode(monkeypatch):
+    monkeypatch.setattr("warprun.runs.evaluation.prepare", lambda *given: None)  # nothing is compiled
+    setup = set_up(compose([*WALK, *SMALL, "agent.staggered=true"]))
+    agent = make_agent(setup)
+    training, playing = make_training_simulator(setup, agent), Evaluator(setup, agent, 4, 0).simulator
+    assert isinstance(training, KernelEngine) and isinstance(playing, KernelEngine)
+    assert playing._kernels._module is training._kernels._module
+    assert (playing.arrays.common["cut_at"] == -1).all() and playing._cuts is None
 
 
 def test_evaluations_take_a_tenth_of_the_steps_of_training_at_most(tmp_path, monkeypatch):

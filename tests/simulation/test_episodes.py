@@ -46,11 +46,12 @@ def roll(seed=0, ends=0.0, horizon=HORIZON, collects=1, **more):
     return engine, rollouts
 
 
-@pytest.mark.parametrize(("ends", "cut_off"), [(0.0, False), (0.3, False), (0.0, True), (0.3, True)])
-def test_every_step_by_hand(ends, cut_off):
+@pytest.mark.parametrize("first", ["", "cut off", "whole"])
+@pytest.mark.parametrize("ends", [0.0, 0.3])
+def test_every_step_by_hand(ends, first):
     """Clock, reward, kind of end, final observation and next episode, for two rollouts on end."""
-    engine, rollouts = roll(ends=ends, collects=2, first_env=5, staggered=cut_off)
-    cut_at = first_cuts(LIMIT, 5, N_ENVS) if cut_off else [-1] * N_ENVS
+    engine, rollouts = roll(ends=ends, collects=2, first_env=5, staggered=first != "", whole=first == "whole")
+    cut_at = first_cuts(LIMIT, 5, N_ENVS) if first == "cut off" else [-1] * N_ENVS
     clock, returns, now = np.zeros(N_ENVS, int), np.zeros(N_ENVS), -1
     lengths, totals = [], []
     for taken, action in rollouts:

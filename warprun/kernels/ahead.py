@@ -209,7 +209,8 @@ def serve(parent: int, modules: Sequence[str], early: bytes) -> None:
             return
     import numba
 
-    from warprun.kernels.compile import compile_here, load_module
+    from warprun.kernels.compile import load_module
+    from warprun.kernels.kept import compile_here
 
     orders: list[bytes] = []
     if early:

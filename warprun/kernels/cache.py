@@ -22,15 +22,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias, cast
 
 from filelock import FileLock, Timeout
 
-if TYPE_CHECKING:
-    from numba.core.typing.templates import Signature
-
-    Key: TypeAlias = tuple[Signature, object] | str
-    """What Numba asks for: a signature, and the processor and its features. Of `pieces`: a hash."""
+Key: TypeAlias = str
+"""A hash of all that compiled code depends on."""
 
 DIGEST_BYTES = 32
 WAIT_S = 600.0
@@ -49,22 +46,33 @@ def cache_root() -> Path:
     return Path(os.environ.get("WARPRUN_CACHE_DIR", default), "kernels")
 
 
+@cache
+def text_of(file: str) -> bytes:
+    """Return the hash of a file: another version of a module keeps other files than this one."""
+    return hashlib.sha256(Path(file).read_bytes()).digest()
+
+
 def module_name(name: str) -> str:
     """Return the name of a module of kernels as it begins the name of its folder, and is part of an identifier."""
     return re.sub(r"\W", "_", name, flags=re.ASCII)[:64]
 
 
 class KernelFiles:
-    """The cache of one kernel: one file for each signature and processor.
+    """The cache of one kernel: one file for each key.
 
     A file is a SHA-256 followed by a pickled (key, compiled result). The digest covers the pickle and the names of folder and kernel.
     """
 
-    def __init__(self, folder: Path, kernel: str, dumps: Callable[[tuple[Key, object]], bytes]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kernel: str,
+        dumps: Callable[[tuple[Key, object]], bytes] = pickle.dumps,
+        loads: Callable[[bytes], object] = pickle.loads,
+    ) -> None:
         self._folder = folder
         self._kernel = kernel
-        self._dumps = dumps
-        """Pickles compiled results of the Numba target."""
+        self._dumps, self._loads = dumps, loads
 
     @contextmanager
     def alone(self, key: Key) -> Iterator[None]:
@@ -117,7 +125,7 @@ class KernelFiles:
             notice(f"a kernel in {self._folder} is damaged; compiling anew", once=str(self._folder))
             return None
         try:
-            found, data = pickle.loads(payload)
+            found, data = cast("tuple[Key, object]", self._loads(payload))
         except Exception as error:  # unpickling runs arbitrary classes, which may raise anything
             notice(f"a kernel in {self._folder} cannot be loaded ({type(error).__name__}); compiling anew", once=str(self._folder))
             return None
@@ -127,18 +135,14 @@ class KernelFiles:
         """Store the compiled result for `key`."""
         payload = self._dumps((key, data))
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             replace(self.path(key), self._digest(payload) + payload)
         except OSError as error:
             notice(f"cannot keep compiled kernels in {self._folder}: {error.strerror}", once=str(self._folder))
 
-    def flush(self) -> None:
-        """Delete all files of the kernel."""
-        for path in self._folder.glob(f"{self._kernel}-*.nbc"):
-            path.unlink(missing_ok=True)
-
     def path(self, key: Key) -> Path:
         """Return the file of a signature."""
-        return self._folder / f"{self._kernel}-{hashlib.sha256(str(key).encode()).hexdigest()[:16]}.nbc"
+        return self._folder / f"{self._kernel}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.nbc"
 
     def _digest(self, payload: bytes) -> bytes:
         return hashlib.sha256(f"{self._folder.name}/{self._kernel}\n".encode() + payload).digest()

@@ -7,7 +7,7 @@ import sys
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 import numba
 import numpy as np
 from numba import njit
-from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.core.types import Literal
 from numba.core.types.misc import unliteral
 
 from warprun.environment import KernelFunction
 from warprun.errors import UserError
-from warprun.kernels import compilers, integers, pieces, thrift, waiting
-from warprun.kernels.cache import KernelFiles, cache_root, module_name, notice, scratch, without_comments, write_source
+from warprun.kernels import compilers, integers, kept, pieces, thrift
+from warprun.kernels.cache import cache_root, module_name, notice, scratch, without_comments, write_source
 from warprun.kernels.fingerprint import (
     MISSING,
     Dispatcher,
@@ -306,13 +305,13 @@ def load_module(
     try:
         # Uncompiled functions are wrapped in code of this package, so the originals are hashed.
         key = fingerprint({"source": without_comments(source), "built by": build.__name__, **(given if compiles else functions)})[:16]
-        kept = True
+        keeps = True
     except Unhashable as reason:
-        key, kept = f"{hashlib.sha256(without_comments(source).encode()).hexdigest()[:16]}-not-kept", False
+        key, keeps = f"{hashlib.sha256(without_comments(source).encode()).hexdigest()[:16]}-not-kept", False
         if compiles:
             notice(f"the kernels of {name} are compiled each time, not kept: {reason}")
     unique = f"warprun_kernels_{name}_{key}"
-    if kept and (known := sys.modules.get(unique)):
+    if keeps and (known := sys.modules.get(unique)):
         return known
     path = cache_root() / f"{name}-{key}" / f"{name}_kernels.py"
     try:
@@ -320,7 +319,7 @@ def load_module(
     except OSError as error:
         root, why = cache_root(), f"{error.strerror}; set WARPRUN_CACHE_DIR to a writable folder"
         notice(f"cannot keep compiled kernels in {root}: {why}", once=str(root))
-        path, kept = _write_aside(path, source), False
+        path, keeps = _write_aside(path, source), False
     module = types.ModuleType(unique)
     vars(module).update(given, __file__=str(path), __recipe__=Recipe(name, source, functions, build))
     # Python's importer would run the file on disk, or its bytecode, which may be damaged.
@@ -329,34 +328,12 @@ def load_module(
         if is_jitted(kernel) and kernel_name not in given and pieces.is_tile(kernel):
             pieces.keep(kernel)
         elif is_jitted(kernel) and kernel_name not in given and kernel._cache.cache_path:
-            if kept:
-                kernel._cache._cache_file = files = KernelFiles(path.parent, kernel_name, kernel._cache._cache_file._dump)
-                _compile_once(kernel, files, name)
+            if keeps:
+                kept.keep(kernel, module, name)
             else:
                 kernel._cache = numba.core.caching.NullCache()
     sys.modules[unique] = module
     return module
-
-
-def compile_here(kernel: Dispatcher, kinds: Sequence[Type]) -> None:
-    """Compile a kernel of `load_module` for arguments of these types, unless the cache has it or another process compiles it now."""
-    files, key = kernel._cache._cache_file, kernel._cache._index_key(tuple(kinds), kernel.targetctx.codegen())
-    if not files.path(key).exists() and not files.is_taken(key):
-        kernel.compile(tuple(kinds))
-
-
-def _compile_once(kernel: Dispatcher, files: KernelFiles, owner: str) -> None:
-    """Let one process at a time compile a kernel of `owner` for the same types; the others load it then."""
-    compile_here = kernel.compile
-
-    def compile_alone(signature: tuple[Type, ...]) -> object:
-        key = kernel._cache._index_key(signature, kernel.targetctx.codegen())
-        told = nullcontext() if files.path(key).exists() else waiting.on(f"compiling {kernel.py_func.__name__}", owner)
-        # A thread that waits holds the lock of Numba, which one that compiles could need.
-        with global_compiler_lock, told, files.alone(key):
-            return compile_here(signature)
-
-    kernel.compile = compile_alone
 
 
 def _write_aside(path: Path, source: str) -> Path:

@@ -47,7 +47,7 @@ class Bound(Compiler):
     def compile_extra(self, func: Callable[..., object]) -> object:
         """Compile a kernel."""
         codegen = self.state.targetctx.codegen()
-        self.state.library = codegen.create_library(func.__qualname__)
+        self.state.library = _BoundLibrary(codegen, func.__qualname__)
         self.state.library.enable_object_caching()
         with _linked(codegen):
             return super().compile_extra(func)
@@ -95,6 +95,14 @@ class Inlined(Compiler):
         return super().compile_extra(func)
 
 
+class _BoundLibrary(JITCodeLibrary):
+    """Code of a kernel without loops over lanes."""
+
+    def _finalize_final_module(self) -> None:
+        with _quick_addresses():
+            super()._finalize_final_module()
+
+
 class _KernelLibrary(JITCodeLibrary):
     """Code of a kernel: its loops over lanes are cut before it is vectorised. Its tiles join it after that."""
 
@@ -113,6 +121,10 @@ class _KernelLibrary(JITCodeLibrary):
             self._final_module.link_in(tile._get_module_for_linking(), preserve=True)
         self._inline_tiles()
 
+    def _finalize_final_module(self) -> None:
+        with _quick_addresses():
+            super()._finalize_final_module()
+
     def _inline_tiles(self) -> None:
         """Put the code of tiles in the place of their calls, each of which would pass hundreds of sizes and addresses through memory."""
         tiles = {each.name for tile in self._tiles for each in tile._final_module.functions if not each.is_declaration}
@@ -130,6 +142,8 @@ class LinkedLibrary(JITCodeLibrary):
 
     is_tile = False
     """True: it is optimised here, and not again in the kernel. False: in the kernel only, where LLVM inlines it."""
+    recall: Callable[[JITCodeLibrary, Callable[[], bytes]], bytes] = staticmethod(lambda tile, optimized: optimized())
+    """Returns what a tile is optimised to, in LLVM's bitcode; `pieces` keeps it."""
 
     def __init__(self, codegen: CPUCodegen, name: str) -> None:
         super().__init__(codegen, name)
@@ -157,8 +171,14 @@ class LinkedLibrary(JITCodeLibrary):
 
     def _optimize_final_module(self) -> None:
         if self.is_tile:
-            _cut(self)
-            super()._optimize_final_module()
+            code = self.recall(self, self._optimized)
+            self._final_module = llvm.parse_bitcode(code)
+            self._final_module.name = cgutils.normalize_ir_text(self.name)
+
+    def _optimized(self) -> bytes:
+        _cut(self)
+        super()._optimize_final_module()
+        return self._final_module.as_bitcode()
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
@@ -176,6 +196,19 @@ def _linked(codegen: CPUCodegen) -> Iterator[None]:
         yield
     finally:
         codegen._library_class = outside
+
+
+@contextmanager
+def _quick_addresses() -> Iterator[None]:
+    """Let LLVM write machine code without its search for cheaper addresses in loops, a third of the time, which kernels are no faster with.
+
+    What is computed is the same. The code of others in this process is compiled as before.
+    """
+    llvm.set_option("", "-disable-lsr")
+    try:
+        yield
+    finally:
+        llvm.set_option("", "-disable-lsr=false")
 
 
 class _NoEnvironment:

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from pathlib import Path
 from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard
 from weakref import WeakKeyDictionary
@@ -37,6 +36,7 @@ from numba.core.compiler import Compiler
 
 from warprun.environment import KernelFunction
 from warprun.kernels import compilers, lane_cut, lane_regions, lane_values, lanes, moved, simd, warp, warp_writer
+from warprun.kernels.cache import text_of
 from warprun.user_code import ISOLATED
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _versions() -> Content:
         versions.append(importlib.metadata.version("numba-cuda"))
     except importlib.metadata.PackageNotFoundError:
         versions.append("none")
-    texts = tuple(Path(str(each.__file__)).read_bytes() for each in OWN)
+    texts = tuple(text_of(str(each.__file__)) for each in OWN)
     return platform.python_implementation(), tuple(sys.version_info[:3]), tuple(versions), texts
 
 

@@ -15,7 +15,7 @@ import inspect
 import io
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cache
@@ -32,7 +32,7 @@ from numba.core.environment import Environment
 from numba.core.errors import NumbaError
 
 from warprun.environment import KernelFunction
-from warprun.kernels.cache import KernelFiles, cache_root
+from warprun.kernels.cache import KernelFiles, cache_root, text_of
 from warprun.kernels.compilers import LinkedLibrary, Tiles
 from warprun.kernels.fingerprint import (
     Dispatcher,
@@ -48,7 +48,7 @@ from warprun.kernels.fingerprint import (
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext
-    from numba.core.codegen import CodeLibrary, CPUCodegen
+    from numba.core.codegen import CodeLibrary, CPUCodegen, JITCodeLibrary
     from numba.core.funcdesc import FunctionDescriptor
     from numba.core.typing.templates import Signature
     from numba.types import Type
@@ -68,7 +68,7 @@ class Called(NamedTuple):
     types: bytes
     """Of the arguments, pickled."""
     returns: str
-    """The type that it returned, as `_described` has it."""
+    """The type that it returned, as `type_content` returns it."""
     symbol: str
     """Its name in the code of the piece."""
 
@@ -152,19 +152,16 @@ class Pieces(NullCache):
         """Keep a compiled function, unless something that it refers to is in the memory of this process only."""
         _made[data.library] = self._dispatcher, data
         with suppress(UnkeptError, Unhashable):
-            key, piece = self._key(sig), self._piece(data)
-            with suppress(OSError):  # `save` says why
-                _folder().mkdir(parents=True, exist_ok=True)
-            self._files().save(key, piece)
+            self._files().save(self._key(sig), self._piece(data))
 
     def _files(self) -> KernelFiles:
-        return KernelFiles(_folder(), self._dispatcher.py_func.__name__.strip("<>"), pickle.dumps)
+        return KernelFiles(folder(), self._dispatcher.py_func.__name__.strip("<>"))
 
     def _key(self, sig: tuple[Type, ...]) -> str:  # type: ignore[override]
         if self._hash is None:
             self._hash = self._of_function()
-        described = [_described(kind, {}) for kind in sig]
-        return fingerprint((_text(), self._hash, repr(described), repr(self._dispatcher.targetctx.codegen().magic_tuple())))
+        described = [type_content(kind, {}) for kind in sig]
+        return fingerprint((text_of(__file__), self._hash, repr(described), repr(self._dispatcher.targetctx.codegen().magic_tuple())))
 
     def _of_function(self) -> str:
         """Return the hash of the function without those that it calls. Raises Unhashable."""
@@ -200,10 +197,10 @@ class Pieces(NullCache):
             if place is None:
                 raise UnkeptError
             given = _pickled(result.signature.args, classes)
-            links.append(Called(place, given, repr(_described(result.signature.return_type, classes)), result.fndesc.mangled_name))
-        described = copy(made.fndesc)
-        described.typemap = described.calltypes = described.global_dict = None
-        return Piece(library.own, links, _pickled((described, made.signature), classes))
+            links.append(Called(place, given, repr(type_content(result.signature.return_type, classes)), result.fndesc.mangled_name))
+        function = copy(made.fndesc)
+        function.typemap = function.calltypes = function.global_dict = None
+        return Piece(library.own, links, _pickled((function, made.signature), classes))
 
     def _linked(self, piece: Piece, sig: tuple[Type, ...], target_context: BaseContext) -> CompileResult:
         """Return a compiled function with what it calls now. Raises UnkeptError, and NumbaError if that does not compile."""
@@ -217,13 +214,13 @@ class Pieces(NullCache):
             called, given = self._callees[link.place], cast("tuple[Type, ...]", _unpickled(link.types, classes))
             called.compile(given)
             result = called.overloads[given]
-            if repr(_described(result.signature.return_type, classes)) != link.returns:
+            if repr(type_content(result.signature.return_type, classes)) != link.returns:
                 raise UnkeptError
             names[link.symbol] = result.fndesc.mangled_name
             libraries.append(result.library)
-        described, signature = cast("tuple[FunctionDescriptor, Signature]", _unpickled(piece.result, classes))
-        described.modname = self._dispatcher.py_func.__module__
-        library = LinkedLibrary(codegen, described.qualname)
+        made, signature = cast("tuple[FunctionDescriptor, Signature]", _unpickled(piece.result, classes))
+        made.modname = self._dispatcher.py_func.__module__
+        library = LinkedLibrary(codegen, made.qualname)
         library.is_tile = self._is_tile
         for code in piece.code:
             module = llvm.parse_bitcode(code)
@@ -233,18 +230,18 @@ class Pieces(NullCache):
         for each in libraries:
             library.add_linking_library(each)
         library.finalize()
-        environment = Environment.from_fndesc(described)
+        environment = Environment.from_fndesc(made)
         return CompileResult(
             typing_context=target_context.typing_context,
             target_context=target_context,
-            entry_point=target_context.get_executable(library, described, environment),
+            entry_point=target_context.get_executable(library, made, environment),
             typing_error=None,
             type_annotation="",
             signature=signature,
             library=library,
             objectmode=False,
             lifted=(),
-            fndesc=described,
+            fndesc=made,
             call_helper=None,
             environment=environment,
             metadata=None,
@@ -253,13 +250,24 @@ class Pieces(NullCache):
         )
 
 
-@cache
-def _text() -> bytes:
-    """Return the text of this module: another version of it keeps other pieces."""
-    return Path(__file__).read_bytes()
+def _recall(tile: JITCodeLibrary, optimized: Callable[[], bytes]) -> bytes:
+    """Return the code of a tile after `optimized`, which is called once for what the tile and all that it calls are before."""
+    if not _keeps[0]:
+        return optimized()
+    files = KernelFiles(folder(), "tile")
+    key = fingerprint((text_of(__file__), tile._final_module.as_bitcode(), repr(tile._codegen.magic_tuple())))
+    found = files.load(key)
+    if not isinstance(found, bytes):
+        found = optimized()
+        files.save(key, found)
+    return found
 
 
-def _folder() -> Path:
+LinkedLibrary.recall = staticmethod(_recall)
+
+
+def folder() -> Path:
+    """Return the folder of compiled functions."""
     return cache_root().with_name("functions")
 
 
@@ -298,15 +306,15 @@ def _identity(kind: type[NamedTuple]) -> Identity:
     return kind.__qualname__, kind._fields
 
 
-def _described(kind: Type, classes: dict[Identity, type | None]) -> object:
+def type_content(kind: Type, classes: dict[Identity, type | None]) -> object:
     """Return what tells a type from others, the same in every process; add its classes to `classes`. Raises UnkeptError."""
     if isinstance(kind, types.NamedTuple | types.NamedUniTuple):
         identity = _identity(kind.instance_class)
         if classes.setdefault(identity, kind.instance_class) is not kind.instance_class:
             classes[identity] = None
-        return identity, [_described(each, classes) for each in kind.types]
+        return identity, [type_content(each, classes) for each in kind.types]
     if isinstance(kind, types.BaseTuple):
-        return [_described(each, classes) for each in kind.types]
+        return [type_content(each, classes) for each in kind.types]
     if not isinstance(kind, PLAIN):
         raise UnkeptError
     return str(kind)
@@ -316,7 +324,7 @@ def _classes(given: Sequence[Type], read: Sequence[type]) -> dict[Identity, type
     """Return the classes by their identities, None if there are two of one identity. Raises UnkeptError."""
     found: dict[Identity, type | None] = {}
     for kind in given:
-        _described(kind, found)
+        type_content(kind, found)
     for each in read:
         if found.setdefault(_identity(each), each) is not each:
             found[_identity(each)] = None

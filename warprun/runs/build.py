@@ -211,7 +211,8 @@ def make_engine(
         compares=compares,
         repeats=repeats(setup),
         debug=config.engine.debug,
-        staggered=staggered,
+        staggered=config.staggered and auto_reset,
+        whole=not staggered,
         replaces=config.env.on_nan == "reset" and auto_reset,
     )
 

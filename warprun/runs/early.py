@@ -12,7 +12,7 @@ from pathlib import Path
 from warprun.config.planning import make_plan
 from warprun.config.schema import Config, load_environment, make_tables, parameters
 from warprun.environment import Environment
-from warprun.kernels.compile import compile_here
+from warprun.kernels.kept import compile_here
 from warprun.simulation import argument_types
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.targets import target_for

@@ -66,6 +66,7 @@ class KernelEngine:
     compares: the first steps are compared with plain Python (`Comparison`).
     debug: everything that a rollout has to write is filled with NaN before it.
     staggered: one of the first episodes of every environment is cut off before its time limit (`first_cuts`).
+    whole: none is, although the kernels could: an evaluation has those of training, which are then compiled once.
     replaces: an environment with a fault in its reward, observation or mask is terminated with reward 0 and reset.
     rollout: a trajectory owned by somebody else, into which the engine only samples actions; None: it has its own.
     announce: gets a line of text if kernels must be compiled.
@@ -93,6 +94,7 @@ class KernelEngine:
         compares: bool = False,
         debug: bool = False,
         staggered: bool = False,
+        whole: bool = False,
         replaces: bool = False,
         rollout: Trajectory | None = None,
         announce: Callable[[str], None] = lambda line: None,
@@ -132,8 +134,10 @@ class KernelEngine:
         """Whether the current observations are in row 0 of the trajectory; if not, they are in its last row."""
         self.trajectory: Trajectory = rollout or trajectory.allocate(self.spec, horizon, n_envs, device.torch)
         self.arrays = allocation.allocate(plan, device.torch, exploration.numbers if exploration else {}, vary)
+        if staggered:
+            self.arrays.common["cut_at"].fill_(-1)
         limit = self.spec.time_limit
-        cuts = first_cuts(limit, first_env, n_envs) if staggered and limit else None
+        cuts = first_cuts(limit, first_env, n_envs) if staggered and limit and not whole else None
         self._cuts = None if cuts is None else torch.from_numpy(cuts).to(device.torch)
         self._reset_at = Counter()
         """`steps` at the last reset, if episodes are staggered."""

@@ -34,7 +34,7 @@ def rollout(first_tile, last_tile, thread, steps, deterministic, now, common, $a
         first = tile * LANES
         last = min(first + LANES, common.n_envs)
         for t in range(steps):
-            $inference
+            $infer
             if deterministic:
                 greedy_tile(tile, t, np.uint32(now + t), common, $arrays$logits)
             else:
@@ -51,7 +51,9 @@ def retrace(first_tile, last_tile, thread, steps, now, common, $arrays):
 """
 
 CPU_INFERENCE = """
-infer(${group}_inference, thread, tile, t, $actors, $features, ${group}_arrays.obs[t]$obs_part, ${group}_arrays.value[t]$value_part)
+@njit(**INLINED)
+def ${group}_infer(tile, first, last, thread, t, inference, arrays):
+    infer(inference, thread, tile, t, $actors, $features, arrays.obs[t]$obs_part, arrays.value[t]$value_part)
 """
 
 SOME_END = """
@@ -274,7 +276,8 @@ class CpuTarget(Target):
         for g in groups:
             parts = {"obs_part": self.part(g.size * g.observation.size), "value_part": self.part(g.size)}
             inference.append(fill(CPU_INFERENCE, group=g.name, actors=str(g.size), features=str(g.observation.size), **parts))
-        return fill(CPU_ROLLOUT, **rollout_arguments(groups), logits=logits, inference=lines(*inference))
+        infer = lines(*(f"{g.name}_infer(tile, first, last, thread, t, {g.name}_inference, {g.name}_arrays)" for g in groups))
+        return "\n\n\n".join([*inference, fill(CPU_ROLLOUT, **rollout_arguments(groups), logits=logits, infer=infer)])
 
     def tile(self, array: str, shape: tuple[int, ...]) -> str:
         return f"of_tile({array}, tile, {shape[1:]!r})"
@@ -352,16 +355,9 @@ class BlockTarget(Target):
     def sort(self, name: str, cells: int, names: Names) -> str:
         functions = (called.count_actors, called.begin_cells, called.place_actors, called.number_places)
         count, begin, place, number = (names.use(function.__name__, function) for function in functions)
-        given = f"{name}_place, {name}_first, {name}_actor, {cells}"
-        return lines(
-            f"{count}({given}, thread, threads)",
-            self.barrier,
-            self.once(f"{begin}({name}_first, {cells})"),
-            self.barrier,
-            f"{place}({given}, thread, threads)",
-            self.barrier,
-            f"{number}({given}, thread, threads)",
-        )
+        given = f"({name}_place, {name}_first, {name}_actor, {cells}, thread, threads)"
+        steps = f"{count}{given}", self.once(f"{begin}({name}_first, {cells})"), f"{place}{given}", f"{number}{given}"
+        return f"\n{self.barrier}\n".join(steps)
 
     def per_reduction(self, n: int, *body: str) -> str:
         return block(f"if thread == {n} % threads:", *body)
