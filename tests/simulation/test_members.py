@@ -82,14 +82,42 @@ def test_members_that_others_do_not_wait_with_come_first(done: list[list[float]]
     assert done == [[7], [0, 1, 7], [0, 1]]
 
 
+def test_members_keep_their_order_in_a_launch(done: list[list[float]]) -> None:
+    work = [[Joined(lambda number=number, name=name: launched(number, name), CPU) for name in ("one", "other")] for number in range(3)]
+
+    def detour(number: int) -> Callable[[], None]:
+        def go() -> None:
+            for n in range(6):
+                work[number][0]()
+                if n == number + 1:  # an evaluation, for example, at a moment of its own
+                    work[number][1]()
+                    work[number][1]()
+
+        return go
+
+    all_of = Members()
+    for number in range(3):
+        all_of.begin(detour(number))
+    finish(all_of)
+    assert [call for call in done if len(call) > 1] == 5 * [[0, 1, 2]]
+
+
+def test_work_of_modules_with_one_name_is_not_alike() -> None:
+    works = [
+        Recorded(lambda module=module: _note(3, module))
+        for module in (KERNELS, ModuleType("kernels"), KERNELS)  # type: ignore[misc]
+    ]
+    assert works[0].kind == works[2].kind != works[1].kind
+
+
 def test_sizes_are_in_common_and_words_of_seeds_are_not() -> None:
     kinds = {Recorded(lambda value=value: _note(value)).kind for value in (3, 4, True, 2.5, 3.5, (2.5,), (3.5,))}
     assert len(kinds) == 5
 
 
-def _note(value: object) -> None:
+def _note(value: object, module: ModuleType = KERNELS) -> None:
     assert recording.made is not None
-    recording.made.append(Launch(KERNELS, "kernel", (1, 32), (value,), 0, "a test"))
+    recording.made.append(Launch(module, "kernel", (1, 32), (value,), 0, "a test"))
 
 
 def test_a_failure_is_that_of_every_member_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from warprun.runs import rundir
+from warprun.simulation import members
 from warprun.sweeps import plan
 
 FAILS, DIES, CANNOT_BEGIN, WAITS = 1, 2, 3, 4
@@ -26,6 +27,7 @@ def train(folder: str, number: int, trusted: bool = False) -> int:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     (job.folder / f"attempt{attempts}").write_text(f"{cores} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
     (job.folder / "process").write_text(str(os.getpid()))
+    (job.folder / "member").write_text(str(members.inside()))
     (job.folder / "blocked").write_text(" ".join(str(int(number)) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())))
     rundir.write_status(job.folder, {"state": "running", "attempts": attempts})
     if seed == DIES:

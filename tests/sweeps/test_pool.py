@@ -1,6 +1,7 @@
 """How workers share cores and GPUs, and what a job looks like that was killed."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tests.sweeps import fake_jobs
 from warprun.cli import sweeps
 from warprun.config.compose import compose
 from warprun.config.memory_estimate import most_on_gpu
-from warprun.runs import signals
+from warprun.runs import rundir, signals
 from warprun.sweeps import local, plan, table
 from warprun.sweeps.local import Pool
 
@@ -145,6 +146,44 @@ def test_a_process_in_which_a_job_has_failed_takes_no_other_one(made, monkeypatc
         processes.add((job.folder / "process").read_text())
     assert len(processes) == 1 and (fails.folder / "process").read_text() not in processes
     one.close()
+
+
+def test_jobs_that_were_sent_to_a_process_in_which_another_one_failed_begin_in_a_new_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "usable_gpus", lambda: ["0"])
+    monkeypatch.setattr(local, "free_cuda_memory", lambda number: None)
+    found = plan.planned(tmp_path / "s", [[f"seed={seed}"] for seed in (fake_jobs.FAILS, 5, fake_jobs.DIES, 6)])
+    plan.claimed(found, tmp_path).release()
+    one = Pool(found.folder, None, {"auto"}, fake_jobs.train, lambda: 2**30, jobs=4)
+    assert one.submit(found.jobs) == ["0", "1", "2", "3"]
+    left = list(found.jobs)
+    while left:
+        ended = until(one, *left)
+        assert ended
+        left = [job for job in left if job not in ended]
+    one.close()
+    ends = [rundir.read_status(job.folder) for job in found.jobs]
+    assert [end["state"] for end in ends] == ["failed", "finished", "failed", "finished"]
+    assert ends[2]["error"] == "killed by SIGKILL"
+
+
+@pytest.mark.parametrize(("gpus", "workers"), [([], 1), (["0"], 1), (["0"], 2), (["0"], None)])
+def test_only_jobs_that_train_together_are_members(made, monkeypatch, gpus, workers):
+    monkeypatch.setattr(local, "usable_gpus", lambda: gpus)
+    monkeypatch.setattr(local, "free_cuda_memory", lambda number: None)
+    one = Pool(made.folder, workers, {"auto"}, fake_jobs.train, lambda: 2**30, jobs=4)
+    assert one.submit(made.jobs[:1]) == ["0"]
+    until(one, made.jobs[0])
+    one.close()
+    assert (made.jobs[0].folder / "member").read_text() == str(workers is None)
+
+
+def test_a_limit_of_open_files_is_raised_and_never_lowered(monkeypatch):
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, both: limits.append(both))
+    for now in (1024, 4096, resource.RLIM_INFINITY):
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, now=now: (now, resource.RLIM_INFINITY))
+        local._allow_files(500)
+    assert limits == [(1524, resource.RLIM_INFINITY)]
 
 
 def test_a_job_that_waits_for_ever_is_stopped(made):

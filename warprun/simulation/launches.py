@@ -64,8 +64,9 @@ class Recorded(Generic[Results_co]):
     def _read(self) -> tuple[Hashable, list[int], list[float]]:
         places: list[int] = []
         numbers: list[float] = []
+        # The module, not its name: modules whose code cannot be hashed may have the same one (`compile.load_module`).
         form = [
-            (each.module.__name__, each.name, each.grid, each.shared_bytes, *_form(tuple(each.arguments), places, numbers))
+            (each.module, each.name, each.grid, each.shared_bytes, *_form(tuple(each.arguments), places, numbers))
             for each in self.launches
         ]
         return tuple(form), places, numbers

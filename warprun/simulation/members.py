@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Generic, NamedTuple, TextIO, TypeVar, TypeVarTuple
 
 import torch
@@ -61,8 +62,9 @@ class Members:
     """Runs that train together; in each of them `inside` is true."""
 
     def __init__(self) -> None:
-        self._waiting: dict[greenlet, Wanted] = {}
-        self._streams: dict[greenlet, tuple[TextIO, TextIO]] = {}
+        self._begun = count()
+        self._waiting: dict[_Member, Wanted] = {}
+        self._streams: dict[_Member, tuple[TextIO, TextIO]] = {}
         """What the standard streams are to a member."""
         self._merged: OrderedDict[tuple[Recorded[object], ...], Callable[[], None]] = OrderedDict()
 
@@ -72,15 +74,16 @@ class Members:
 
     def begin(self, run: Callable[[], None]) -> None:
         """Let a run begin, and go on until it waits or ends. It handles its own exceptions."""
-        self._go_on(_Member(run))
+        self._go_on(_Member(run, next(self._begun)))
 
     def go_on(self) -> None:
         """Do what members wait for, and let them go on until all wait again or have ended.
 
         Those that most others do not wait with come first, so that they catch up.
         """
-        groups: dict[tuple[int, torch.device], list[greenlet]] = {}
-        for member, wanted in self._waiting.items():
+        groups: dict[tuple[int, torch.device], list[_Member]] = {}
+        # In the order in which they began, whoever waited first: the same members have one set of merged launches.
+        for member, wanted in sorted(self._waiting.items(), key=lambda each: each[0].number):
             groups.setdefault((wanted.work.kind, wanted.device), []).append(member)
         in_order = sorted(groups.values(), key=len)
         for group in in_order[:-1] or in_order:
@@ -93,7 +96,7 @@ class Members:
             for member in group:
                 self._go_on(member)
 
-    def _go_on(self, member: greenlet, failure: Exception | None = None) -> None:
+    def _go_on(self, member: _Member, failure: Exception | None = None) -> None:
         self._waiting.pop(member, None)
         own = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = self._streams.pop(member, own)
@@ -123,6 +126,10 @@ class Members:
 
 class _Member(greenlet):
     """The greenlet of a run."""
+
+    def __init__(self, run: Callable[[], None], number: int) -> None:
+        super().__init__(run)
+        self.number = number
 
 
 def inside() -> bool:

@@ -67,9 +67,13 @@ class _Worker:
 
     process: BaseProcess
     jobs: Connection
-    """Takes the number of a job, and gives it back, with the exit code, when that has ended."""
+    """Takes the number of a job, and gives it back twice: with None when that begins, and with the exit code when it has ended."""
     orders: Connection
     """Takes the number of a signal."""
+    taken: set[int] = field(default_factory=set)
+    """Numbers of the jobs that it has begun."""
+    stops: bool = False
+    """Whether it was sent a signal."""
 
 
 @dataclass
@@ -216,30 +220,40 @@ class Pool(Launcher):
         wait([*(worker.jobs for worker in workers), *(worker.process.sentinel for worker in workers)], within_s)
 
     def alive(self, ids: Sequence[str]) -> set[str]:
-        """Return which jobs have not ended. One that could not write its own end has failed."""
+        """Return which jobs have not ended. One that could not write its own end has failed; one that its worker had not begun when that
+        ended for another job's sake begins in a new worker."""
+        again: list[Job] = []
         for slot in self._slots:
             if not slot.jobs or slot.worker is None:
                 continue
-            code = slot.worker.process.exitcode
+            worker, code = slot.worker, slot.worker.process.exitcode
             with suppress(EOFError, OSError):  # the worker is gone
-                while slot.worker.jobs.poll():
-                    number, of_job = slot.worker.jobs.recv()
+                while worker.jobs.poll():
+                    number, of_job = worker.jobs.recv()
+                    if of_job is None:
+                        worker.taken.add(number)
+                        continue
                     del slot.jobs[number]
                     slot.ends = slot.ends or of_job != DONE
             if code is not None:
-                for job in slot.jobs.values():
-                    if code or rundir.read_status(job.folder):  # else a signal came before it began
+                for number, job in slot.jobs.items():
+                    if worker.taken and number not in worker.taken:
+                        again += [] if worker.stops else [job]
+                    elif code or rundir.read_status(job.folder):  # else a signal came before it began
                         why = f"its process ended with code {code}; see {job.log}"
                         write_end(job, why if code >= 0 else f"killed by {signal.Signals(-code).name}", exit_code=code)
                 slot.jobs.clear()
             if code is not None or (not slot.jobs and (slot.ends or not self._keeps_workers)):
                 _end(slot)
+        if signals.requests.number is None:
+            self.submit(again)
         return {str(number) for slot in self._slots for number in slot.jobs}
 
     def cancel(self, ids: Sequence[str], number: int = signal.SIGTERM) -> None:
         """Let running jobs save a checkpoint and end; jobs that train together end together."""
         for slot in self._slots:
             if slot.worker and any(str(job) in ids for job in slot.jobs):
+                slot.worker.stops = True
                 with suppress(OSError):  # it has just ended
                     slot.worker.orders.send(number)
 
@@ -288,19 +302,22 @@ def _work(train: Train, folder: str, cores: list[int], gpu: str | None, room: in
     from warprun.simulation.members import Members  # imports torch
 
     members, ended = Members(), list[tuple[int, int]]()
-    failed = 0
+    failed, kept = 0, False
     while True:
         while not (failed or ended) and (number := _next_job(jobs, waits=not members)) is not None:
-            members.begin(partial(_train, train, folder, number, ended))
+            if kept:
+                gc.collect()  # a run is a circle of objects, and holds all of its arrays until then
+                kept = False
+            run = partial(_train, train, folder, number, ended)
+            # One that trains alone is no member: it has CUDA graphs of its own, and its children print to its log.
+            members.begin(run) if room > 1 else run()
         if not members and not ended:
             sys.exit(failed)  # a GPU may be lost, memory may be full: the next job begins in a new process
         members.go_on()
         for number, code in ended:
-            failed = failed or code
+            failed, kept = failed or code, True
             with suppress(OSError):
                 jobs.send((number, code))
-        if ended and len(members) < room // 2 + 1:
-            gc.collect()  # a run is a circle of objects, and holds all of its arrays
         ended.clear()
 
 
@@ -315,12 +332,13 @@ def _train(train: Train, folder: str, number: int, ended: list[tuple[int, int]])
 
 
 def _allow_files(count: int) -> None:
-    """Let this process have so many more files open, as far as the system does."""
+    """Let this process have so many more files open, as far as the system does, and never fewer than now."""
     import resource  # not on Windows
 
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 1024
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
 
 def _next_job(jobs: Connection, waits: bool) -> int | None:
@@ -329,6 +347,7 @@ def _next_job(jobs: Connection, waits: bool) -> int | None:
         while signals.requests.number is None:
             if jobs.poll(LOOK_S if waits else 0):
                 number: int = jobs.recv()
+                jobs.send((number, None))
                 return number
             if not waits:
                 break
