@@ -11,7 +11,10 @@ from warprun.errors import UserError
 WHOLE = "# saved by warprun\nname: x\nagent:\n  gamma: 0.99\n  hidden: [64, 64]\nlist:\n- 1\n- 2e-3\n\nlast: {a: null}\n"
 
 
-@pytest.mark.parametrize("text", [WHOLE, WHOLE.replace("# saved by warprun\n", ""), "--- \na: 1\nb: 2\n", 'a: "one\nb: two"\nc: 3\n', "a: 1\n"])
+TEXTS = [WHOLE, WHOLE.partition("\n")[2], "--- \na: 1\nb: 2\n", 'a: "one\nb: two"\nc: 3\n', "a: 1\n"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_a_config_is_what_yaml_takes_its_text_for(text: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)

@@ -17,5 +17,5 @@ What kernels compute of an agent: `simd` the matrix products on CPU, `mlp` netwo
 `mlp_cuda_backward` the same on CUDA in float32, `mlp_tensor` both on tensor cores (`warp` has the instructions, which
 `warp_writer` writes), `cells` the formulas of recurrent layers, `recurrent` these layers on CPU, `rows` the
 linear ones around them, `sampling` actions.
-`peak` measures the products, and `driver` says whether CUDA works.
+`moved` finds the arrays of another member on CUDA. `peak` measures the products, and `driver` says whether CUDA works.
 """
