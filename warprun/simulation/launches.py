@@ -66,8 +66,7 @@ class Recorded(Generic[Results_co]):
         numbers: list[float] = []
         # The module, not its name: modules whose code cannot be hashed may have the same one (`compile.load_module`).
         form = [
-            (each.module, each.name, each.grid, each.shared_bytes, *_form(tuple(each.arguments), places, numbers))
-            for each in self.launches
+            (each.module, each.name, each.grid, each.shared_bytes, *_form(tuple(each.arguments), places, numbers)) for each in self.launches
         ]
         return tuple(form), places, numbers
 
