@@ -4,12 +4,12 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
-from warprun.simulation import cuda_members
+from warprun.simulation import cuda_members, members
 from warprun.simulation.launches import Launch, Recorded, recording
 from warprun.simulation.members import Joined, Members, inside
 
@@ -181,6 +181,53 @@ def test_work_of_torch_is_done_by_each_member(done: list[list[float]]) -> None:
     one.begin(lambda: [joined() for _ in range(3)] and None)
     finish(one)
     assert numbers.tolist() == [3.0, 3.0] and done == []
+
+
+def test_work_of_torch_on_a_gpu_is_captured_as_in_a_run_alone(done: list[list[float]], monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers, captured = torch.zeros(2), list[object]()
+
+    def capture(work: Callable[[], object]) -> Callable[[], object]:
+        return lambda: (captured.append(work), work())
+
+    monkeypatch.setattr(members, "Captured", capture)
+    joined = Joined(lambda: numbers.add_(1.0), torch.device("cuda"))
+    one = Members()
+    one.begin(lambda: [joined() for _ in range(3)] and None)
+    finish(one)
+    assert numbers.tolist() == [3.0, 3.0] and len(captured) == 2 and done == []
+
+
+def test_a_member_computes_with_its_own_precision(done: list[list[float]]) -> None:
+    found: list[tuple[str, bool]] = []
+
+    def go(number: int, precision: str) -> None:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = precision == "high"
+        run(number, 3)()
+        found.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    two = Members()
+    two.begin(lambda: go(0, "high"))
+    two.begin(lambda: go(1, "highest"))
+    finish(two)
+    assert found == [("high", True), ("highest", False)]
+    assert before == (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
+
+
+@pytest.mark.parametrize(
+    ("threads", "given", "expected"),
+    [(128, None, None), (256, 128, 128), (640, None, 96), (1024, None, 64), (1024, 128, 64), (1024, 32, 32)],
+)
+def test_a_block_around_a_kernel_has_no_more_registers_than_there_are(
+    monkeypatch: pytest.MonkeyPatch, threads: int, given: int | None, expected: int | None
+) -> None:
+    options = {"fastmath": False} | ({"max_registers": given} if given else {})
+    module = ModuleType("kernels")
+    module.kernel = SimpleNamespace(targetoptions=options, py_func=launched)  # type: ignore[attr-defined]
+    monkeypatch.setattr(cuda_members, "module_for", lambda name, source, functions: functions["OPTIONS"])
+    made: object = cuda_members._module(module, "kernel", threads, "", ())
+    assert made == ({"max_registers": expected} if expected else {})
 
 
 def test_work_is_recorded_for_each_combination_of_arguments(done: list[list[float]]) -> None:

@@ -166,6 +166,16 @@ def test_jobs_that_were_sent_to_a_process_in_which_another_one_failed_begin_in_a
     assert ends[2]["error"] == "killed by SIGKILL"
 
 
+@pytest.mark.parametrize(("stops", "state"), [(True, None), (False, "failed")])
+def test_a_job_that_was_stopped_before_it_began_has_not_failed(made, stops, state):
+    one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train, unasked)
+    ended = Mock(exitcode=130)
+    one._slots[0].worker = local._Worker(ended, Mock(poll=Mock(return_value=False)), Mock(), stops=stops)
+    one._slots[0].jobs[0] = made.jobs[0]
+    assert one.alive(["0"]) == set()
+    assert rundir.read_status(made.jobs[0].folder).get("state") == state
+
+
 @pytest.mark.parametrize(("gpus", "workers"), [([], 1), (["0"], 1), (["0"], 2), (["0"], None)])
 def test_only_jobs_that_train_together_are_members(made, monkeypatch, gpus, workers):
     monkeypatch.setattr(local, "usable_gpus", lambda: gpus)

@@ -21,6 +21,9 @@ from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, module_for, on_device, start
 from warprun.simulation.launches import Launch, Recorded, is_array, is_own
 
+REGISTERS = 65536
+"""Registers of a block: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications, 5.0 and later."""
+
 KERNEL = '''"""The kernel $name for several members on CUDA; written by warprun."""
 
 from numba import cuda, float32, float64, uint32
@@ -46,7 +49,7 @@ def merged(works: Sequence[Recorded[object]], device: torch.device) -> Callable[
     at_place = at_number = 0
     for launch in first.launches:
         source, functions, of_place, of_number = written(launch)
-        module = _module(launch.module, launch.name, source, functions)
+        module = _module(launch.module, launch.name, launch.grid[1], source, functions)
         tabled = on_device(tables[0]), at_place, places.shape[1], on_device(tables[1]), at_number, numbers.shape[1]
         given = (*tabled, tuple(launch.arguments))
         launches.append(launch._replace(module=module, arguments=given, members=len(works)))
@@ -91,10 +94,14 @@ def _argument(value: object, text: str, arrays: Iterator[int], own: Iterator[int
 
 
 @cache
-def _module(module: ModuleType, name: str, source: str, classes: tuple[type, ...]) -> ModuleType:
-    """Return the module of the kernel around kernel `name` of a module."""
+def _module(module: ModuleType, name: str, threads: int, source: str, classes: tuple[type, ...]) -> ModuleType:
+    """Return the module of the kernel around kernel `name` of a module, for blocks of so many threads."""
     kernel = getattr(module, name)
-    options = {option: kernel.targetoptions[option] for option in ("fastmath", "max_registers") if kernel.targetoptions.get(option)}
+    options = {"fastmath": kernel.targetoptions["fastmath"]} if kernel.targetoptions["fastmath"] else {}
+    # It may need more registers than the kernel inside, and a GPU refuses a block that has more of them than a multiprocessor.
+    most = [kernel.targetoptions.get("max_registers"), REGISTERS // threads // 8 * 8 if threads > REGISTERS // 256 else None]
+    if any(most):
+        options["max_registers"] = min(filter(None, most))
     functions = {f"Tuple{n}": each for n, each in enumerate(classes)} | {
         "of_one": cuda.jit(device=True, forceinline=True, fastmath=kernel.targetoptions["fastmath"])(kernel.py_func),
         "moved": moved,

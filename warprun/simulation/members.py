@@ -31,7 +31,7 @@ class Joined(Generic[Results, *Arguments]):
     """Work of a member that is done together with that of others, from its second run on: the first one records it.
 
     It must keep to what `repeat.Captured` asks. A result lies in the memory of the recording: the next run with the same arguments
-    overwrites it. Work in which torch computes something each member does for itself, as it would alone.
+    overwrites it. Work in which torch computes something each member does for itself, as a run alone does, by a CUDA graph.
     """
 
     def __init__(self, work: Callable[[*Arguments], Results], device: torch.device) -> None:
@@ -64,8 +64,7 @@ class Members:
     def __init__(self) -> None:
         self._begun = count()
         self._waiting: dict[_Member, Wanted] = {}
-        self._streams: dict[_Member, tuple[TextIO, TextIO]] = {}
-        """What the standard streams are to a member."""
+        self._own: dict[_Member, _Settings] = {}
         self._merged: OrderedDict[tuple[Recorded[object], ...], Callable[[], None]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -98,15 +97,15 @@ class Members:
 
     def _go_on(self, member: _Member, failure: Exception | None = None) -> None:
         self._waiting.pop(member, None)
-        own = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = self._streams.pop(member, own)
+        before = _Settings.now()
+        self._own.pop(member, before).restore()
         try:
             wanted = member.throw(failure) if failure else member.switch()
-            self._streams[member] = sys.stdout, sys.stderr
+            if not member.dead:
+                self._own[member] = _Settings.now()
         finally:
-            sys.stdout, sys.stderr = own
+            before.restore()
         if member.dead:
-            del self._streams[member]
             self._merged.clear()  # what is merged keeps the memory of its members
         else:
             self._waiting[member] = wanted
@@ -122,6 +121,24 @@ class Members:
                 self._merged.popitem(last=False)
         self._merged.move_to_end(works)
         self._merged[works]()
+
+
+class _Settings(NamedTuple):
+    """Settings of the whole process that each run has of its own: its log, and `engine.tf32`."""
+
+    out: TextIO
+    errors: TextIO
+    precision: str
+    convolutions_in_tf32: bool
+
+    @classmethod
+    def now(cls) -> _Settings:
+        return cls(sys.stdout, sys.stderr, torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
+
+    def restore(self) -> None:
+        sys.stdout, sys.stderr = self.out, self.errors
+        torch.set_float32_matmul_precision(self.precision)
+        torch.backends.cudnn.allow_tf32 = self.convolutions_in_tf32
 
 
 class _Member(greenlet):

@@ -237,7 +237,8 @@ class Pool(Launcher):
                     slot.ends = slot.ends or of_job != DONE
             if code is not None:
                 for number, job in slot.jobs.items():
-                    if worker.taken and number not in worker.taken:
+                    began = number in worker.taken
+                    if not began and (worker.taken or worker.stops):
                         again += [] if worker.stops else [job]
                     elif code or rundir.read_status(job.folder):  # else a signal came before it began
                         why = f"its process ended with code {code}; see {job.log}"
@@ -299,7 +300,8 @@ def _work(train: Train, folder: str, cores: list[int], gpu: str | None, room: in
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     if room > 1:
         _allow_files(FILES_OF_A_RUN * room)
-    from warprun.simulation.members import Members  # imports torch
+    with signals.requests.deferred():
+        from warprun.simulation.members import Members  # imports torch
 
     members, ended = Members(), list[tuple[int, int]]()
     failed, kept = 0, False
