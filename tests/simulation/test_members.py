@@ -237,3 +237,18 @@ def test_work_is_recorded_for_each_combination_of_arguments(done: list[list[floa
     one.begin(lambda: found.extend(joined(number) for number in (1.0, 2.0, 1.0, 2.0)))
     finish(one)
     assert found == ["kernel 1.0", "kernel 2.0", "kernel 1.0", "kernel 2.0"] and done == [[1.0], [2.0]]
+
+
+def test_what_torch_makes_in_the_first_run_alone_is_no_work_of_later_ones(done: list[list[float]]) -> None:
+    made: list[torch.Tensor] = []
+
+    def work() -> None:
+        if not made:
+            made.append(torch.full((1,), 2.0))
+        launched(1.0)
+
+    joined = Joined(work, CPU)
+    one = Members()
+    one.begin(lambda: [joined() for _ in range(5)] and None)
+    finish(one)
+    assert done == [[1.0]] * 3

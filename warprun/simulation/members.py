@@ -9,7 +9,7 @@ for a member what it computes for a run alone, in the same blocks and the same o
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Generic, NamedTuple, TextIO, TypeVar, TypeVarTuple
@@ -23,6 +23,8 @@ from warprun.simulation.launches import Recorded
 Arguments = TypeVarTuple("Arguments")
 Results = TypeVar("Results")
 
+RECORDED = 3
+"""Runs of work that are recorded, as long as torch computes something in them: the first ones may make what later ones use again."""
 KEPT = 8
 """Sets of members whose merged launches are kept."""
 
@@ -31,22 +33,25 @@ class Joined(Generic[Results, *Arguments]):
     """Work of a member that is done together with that of others, from its second run on: the first one records it.
 
     It must keep to what `repeat.Captured` asks. A result lies in the memory of the recording: the next run with the same arguments
-    overwrites it. Work in which torch computes something each member does for itself, as a run alone does, by a CUDA graph.
+    overwrites it. Work in which torch computes something, in its first RECORDED runs, each member does for itself, as a run alone does, by a
+    CUDA graph.
     """
 
     def __init__(self, work: Callable[[*Arguments], Results], device: torch.device) -> None:
         self._work, self._device = work, device
         self._alone = Captured(work) if device.type == "cuda" else work
         self._recorded: dict[tuple[*Arguments], Recorded[Results]] = {}
+        self._runs: Counter[tuple[*Arguments]] = Counter()
 
     def __call__(self, *arguments: *Arguments) -> Results:
         """Do the work once."""
         recorded = self._recorded.get(arguments)
-        if recorded is None:
+        if recorded is None or not recorded.is_launches:
+            if self._runs[arguments] == RECORDED:
+                return self._alone(*arguments)
+            self._runs[arguments] += 1
             self._recorded[arguments] = recorded = Recorded(lambda: self._work(*arguments))
             return recorded.results
-        if not recorded.is_launches:
-            return self._alone(*arguments)
         getcurrent().parent.switch(Wanted(recorded, self._device))
         return recorded.results
 
