@@ -178,9 +178,9 @@ def test_work_of_torch_is_done_by_each_member(done: list[list[float]]) -> None:
 
     joined = Joined(work, CPU)
     one = Members()
-    one.begin(lambda: [joined() for _ in range(3)] and None)
+    one.begin(lambda: [joined() for _ in range(members.RECORDED + 2)] and None)
     finish(one)
-    assert numbers.tolist() == [3.0, 3.0] and done == []
+    assert numbers.tolist() == [5.0, 5.0] and done == []
 
 
 def test_work_of_torch_on_a_gpu_is_captured_as_in_a_run_alone(done: list[list[float]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,9 +192,9 @@ def test_work_of_torch_on_a_gpu_is_captured_as_in_a_run_alone(done: list[list[fl
     monkeypatch.setattr(members, "Captured", capture)
     joined = Joined(lambda: numbers.add_(1.0), torch.device("cuda"))
     one = Members()
-    one.begin(lambda: [joined() for _ in range(3)] and None)
+    one.begin(lambda: [joined() for _ in range(members.RECORDED + 2)] and None)
     finish(one)
-    assert numbers.tolist() == [3.0, 3.0] and len(captured) == 2 and done == []
+    assert numbers.tolist() == [5.0, 5.0] and len(captured) == 2 and done == []
 
 
 def test_a_member_computes_with_its_own_precision(done: list[list[float]]) -> None:

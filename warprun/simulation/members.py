@@ -33,8 +33,8 @@ class Joined(Generic[Results, *Arguments]):
     """Work of a member that is done together with that of others, from its second run on: the first one records it.
 
     It must keep to what `repeat.Captured` asks. A result lies in the memory of the recording: the next run with the same arguments
-    overwrites it. Work in which torch computes something, in its first RECORDED runs, each member does for itself, as a run alone does, by a
-    CUDA graph.
+    overwrites it. Work in which torch computes something, in its first RECORDED runs, each member does for itself, as a run alone does,
+    by a CUDA graph.
     """
 
     def __init__(self, work: Callable[[*Arguments], Results], device: torch.device) -> None:
