@@ -20,6 +20,7 @@ from tests.scripts import load
 from tests.selection import few
 from warprun.config.planning import make_plan
 from warprun.learning import capture
+from warprun.runs import build
 from warprun.runs.build import make_agent, make_training_simulator
 from warprun.simulation import faults, kernel_engine
 
@@ -139,7 +140,7 @@ def counted_gpu() -> Iterator[None]:
         stack.enter_context(RECORDING.recording())
         for place, name, stand_in in (
             (capture, "Captured", Graph),
-            (kernel_engine, "Captured", Graph),
+            (build, "Captured", Graph),
             (kernel_engine, "Arriving", Arriving),
         ):
             stack.enter_context(patch.object(place, name, stand_in))
