@@ -250,6 +250,7 @@ class Row(NamedTuple):
         return blocks * -(-self.threads // WARP) / self.card.warps
 
 
+FEW_ENVS = 64
 ENVIRONMENTS = {
     "cartpole": ("agent=ppo", "agent=a2c", "agent=dqn"),
     "acrobot": ("agent=ppo",),
@@ -315,6 +316,9 @@ def kernels_of(environment: str, capability: tuple[int, int], n_envs: int = N_EN
         for launch in found:
             if of_learner(launch):
                 yield Kernel(environment, "learner", name_of(launch, agent), launch)
+    # An order of few rows is sorted by a kernel, of many by torch.
+    few = of_run(f"env={environment}", *first.split(), f"n_envs={FEW_ENVS}")
+    yield from (Kernel(environment, "learner", launch.name, launch) for launch in few if launch.name == "order")
     yield from of_environment(of_steps(*given(first)), "reset advance", ", of a caller")
     if environment in VARIANTS:
         variant = VARIANTS[environment].split()

@@ -170,9 +170,10 @@ def test_jobs_that_were_sent_to_a_process_in_which_another_one_failed_begin_in_a
 def test_a_job_that_was_stopped_before_it_began_has_not_failed(made, stops, state):
     one = Pool(made.folder, 1, {"cpu"}, fake_jobs.train, unasked)
     ended = Mock(exitcode=130)
-    one._slots[0].worker = local._Worker(ended, Mock(poll=Mock(return_value=False)), Mock(), stops=stops)
-    one._slots[0].jobs[0] = made.jobs[0]
-    assert one.alive(["0"]) == set()
+    for taken in set(), {0}:
+        one._slots[0].worker = local._Worker(ended, Mock(poll=Mock(return_value=False)), Mock(), taken, stops)
+        one._slots[0].jobs[0] = made.jobs[0]
+        assert one.alive(["0"]) == set()
     assert rundir.read_status(made.jobs[0].folder).get("state") == state
 
 

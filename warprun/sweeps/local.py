@@ -236,11 +236,11 @@ class Pool(Launcher):
                     del slot.jobs[number]
                     slot.ends = slot.ends or of_job != DONE
             if code is not None:
+                stops = worker.stops or signals.requests.number is not None
                 for number, job in slot.jobs.items():
-                    began = number in worker.taken
-                    if not began and (worker.taken or worker.stops):
-                        again += [] if worker.stops else [job]
-                    elif code or rundir.read_status(job.folder):  # else a signal came before it began
+                    if number not in worker.taken and (worker.taken or stops):
+                        again += [] if stops else [job]
+                    elif (code and not stops) or rundir.read_status(job.folder):  # else a signal came before it began
                         why = f"its process ended with code {code}; see {job.log}"
                         write_end(job, why if code >= 0 else f"killed by {signal.Signals(-code).name}", exit_code=code)
                 slot.jobs.clear()
