@@ -58,7 +58,7 @@ def test_an_iteration_does_not_involve_the_host(case: str, monkeypatch: pytest.M
     monkeypatch.setattr("warprun.simulation.cuda.on_device", lambda value: value)
     for place in ("simulation.cuda.Launcher", "simulation.kernel_engine.Arriving"):
         monkeypatch.setattr(f"warprun.{place}", Nothing)
-    for place in ("learning.capture", "simulation.kernel_engine"):
+    for place in ("learning.capture", "runs.build"):
         monkeypatch.setattr(f"warprun.{place}.Captured", lambda work: work)
     monkeypatch.setattr(Device, "torch", CUDA)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
