@@ -1,14 +1,7 @@
-"""Members of a population that train together on a GPU, for scripts/gpu_check.py: how long they take, and whether one is what it is alone.
-
-    python scripts/gpu_members.py RUN OTHER
-
-prints the tensors that differ between the last checkpoints of two runs.
-"""
+"""Members of a population that train together on a GPU (scripts/gpu_check.py): their time, and whether one has the bits of a run alone."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +42,3 @@ def different(run: Path, other: Path) -> list[str]:
     names = set(one) ^ set(two)
     names |= {name for name in set(one) & set(two) if one[name].numpy().tobytes() != two[name].numpy().tobytes()}
     return sorted(names)
-
-
-if __name__ == "__main__":
-    print(json.dumps(different(*map(Path, sys.argv[1:]))))

@@ -200,7 +200,7 @@ def _linked(codegen: CPUCodegen) -> Iterator[None]:
 
 @contextmanager
 def _quick_addresses() -> Iterator[None]:
-    """Let LLVM write machine code without its search for cheaper addresses in loops, a third of the time, which kernels are no faster with.
+    """Let LLVM write machine code without its search for cheaper addresses in loops: it takes long, and changes no result.
 
     What is computed is the same. The code of others in this process is compiled as before.
     """

@@ -12,9 +12,8 @@ from tests.learning.helpers import environment, rollout
 from tests.ptx import off_policy
 from warprun.environment import Discrete
 from warprun.simulation.cpu import as_numpy
+from warprun.simulation.launches import NOTHING
 
-NO_KERNEL = ("aten.detach", "aten.alias", "aten.empty", "aten.new_empty", "aten._unsafe_view", "aten._reshape_alias", "aten.lift_fresh")
-"""Operations that are nothing to a GPU, beside views."""
 SCHEDULES = {"learning_rate_end": 1e-5, "entropy_coef_end": 0.0}
 
 
@@ -33,7 +32,7 @@ class Launches(TorchDispatchMode):
         self.listed.append(name)
 
     def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
-        if not function.is_view and not str(function).startswith(NO_KERNEL):
+        if not function.is_view and not str(function).startswith(NOTHING):
             self.listed.append(str(function))
         return function(*given, **(named or {}))
 

@@ -83,7 +83,7 @@ class Plan:
         if self.repeated.by == "graphs":
             return f"{path}; captured in CUDA graphs"
         if self.repeated.by == "members":
-            return f"{path}; launched together with other members"
+            return f"{path}; launched together with other runs"
         return f"{path}; not captured ({self.repeated.why})" if self.repeated.why else path
 
 
