@@ -1,4 +1,8 @@
-"""Writing files that are complete after a crash at any point, and reading files that somebody else may have made, within limits."""
+"""Writing files that are complete after a crash at any point, and reading files that somebody else may have made, within limits.
+
+A file is safe from a crash of its process once it is written, and from a power failure once it is on the disk. A small file takes
+milliseconds to get there, and many take hardly longer than one, so what belongs together is written to the disk together (`to_disk`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -28,6 +33,8 @@ MAX_JSON_VALUES = 16 << 20
 """Most values of a JSON text; each takes some 64 bytes of memory."""
 MAX_FILES = 10_000
 """Most files in a folder that somebody else may have made and that is written to."""
+MOST_SYNCS = 16
+"""Files that are written to the disk at a time."""
 BROKEN = (
     ValueError,
     TypeError,
@@ -88,7 +95,8 @@ def remove_empty(folders: Sequence[Path]) -> None:
 def atomic(path: Path) -> Iterator[BinaryIO]:
     """Replace a file with what the context writes. After a crash at any point it has either its old or its new content, complete.
 
-    Raises OSError; the file then has its old content.
+    After a power failure, too, but a new file may be missing or empty until it is on the disk, see `to_disk`. Raises OSError; the file
+    then has its old content.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -96,7 +104,8 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
         with open(temporary, "xb") as file:  # which follows no link
             yield file
             file.flush()
-            sync(file.fileno())
+            if os.path.lexists(path):
+                sync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
         # On a full disk the unfinished file takes the space of the next try.
@@ -104,7 +113,6 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # a failed write names no file
         raise
-    _sync_folder(path.parent)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -229,13 +237,29 @@ def sync(handle: int) -> None:
     os.fsync(handle)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Write a rename to the disk, so that it survives a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
+def to_disk(paths: Iterable[Path]) -> None:
+    """Write files and folders to the disk, all at once. Raises OSError."""
+    with ThreadPoolExecutor(MOST_SYNCS) as threads:
+        for _ in threads.map(_to_disk, paths):
+            pass
+
+
+def all_to_disk(folder: Path) -> None:
+    """Write a folder and everything below it to the disk. Raises OSError."""
+    folder = folder.resolve()  # a user may name it by a link; below it a link is not followed
+    to_disk((folder, *folder.rglob("*")))
+
+
+def _to_disk(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # it was temporary
     try:
         sync(handle)
     except OSError as error:
         if error.errno != errno.EINVAL:  # Some network file systems cannot sync folders.
+            error.filename = str(path)
             raise
     finally:
         os.close(handle)

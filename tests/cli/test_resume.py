@@ -69,6 +69,20 @@ def test_a_run_that_has_ended(home, capsys):
     assert "has ended" in capsys.readouterr().out
 
 
+def test_a_run_that_was_killed_after_its_last_checkpoint_has_ended(home):
+    path = home / "run" / "status.json"
+    ended = json.loads(path.read_text())
+    earlier = ended | {"state": "running", "env_steps": 1024, "eval": 1.0, "train": 1.0}
+    path.write_text(json.dumps(earlier))
+    assert rundir.read_status(home / "run")["state"] == "killed"
+    assert run([*TINY, "total_steps=2048", "run_dir=run", "resume=auto"]) == 0
+    found = rundir.read_status(home / "run")
+    assert {name: found[name] for name in ended if name not in ("pid", "wall_s")} == {
+        name: value for name, value in ended.items() if name not in ("pid", "wall_s")
+    }
+    assert found["wall_s"] == pytest.approx(ended["wall_s"], abs=0.1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -14,9 +14,10 @@ import numpy as np
 
 from warprun.report.compare import AXES, POINTS, Banded, Comparison, Setting
 from warprun.report.runs import Run
-from warprun.report.statistics import Interval, interval, iqm, median, performance_profile, probability_of_improvement
+from warprun.report.statistics import Interval, interval, median, performance_profile, probability_of_improvement
 from warprun.report.style import HALF_WIDTH, LABEL, WIDTH, Style, Styles, folded, least_range, legend_shape, limits, logarithmic, row_height
 from warprun.report.table import Line, unit_of_time
+from warprun.runs.summary import iqm
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

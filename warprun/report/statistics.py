@@ -1,6 +1,7 @@
 """Statistics over few runs, as Agarwal et al. recommend: "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2021).
 
-Scores are arrays [runs, ...]: the first axis is resampled, the others are kept. Intervals are percentile bootstrap intervals.
+Scores are arrays [runs, ...]: the first axis is resampled, the others are kept. Intervals are percentile bootstrap intervals. All
+statistics are weighted means of the sorted scores, so scores are sorted once, and a resample is how often each is drawn.
 """
 
 from __future__ import annotations
@@ -11,19 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warprun.runs.summary import iqm as iqm
-
 Array = NDArray[np.float64]
-Statistic = Callable[[Array], Array]
-"""Maps scores [..., runs] to [...]."""
+Counts = NDArray[np.integer]
+Statistic = Callable[[Counts, int], Array]
+"""Maps how many of `count` sorted scores come no later than some score to the share of the weight that these have, 0 to 1."""
 
 RESAMPLES = 2000
 """Bootstrap samples of a number, as rliable takes for its intervals."""
 CURVE_RESAMPLES = 500
 """Bootstrap samples of a curve; its band is drawn, not read."""
 CONFIDENCE = 0.95
-CHUNK = 1 << 22
-"""Most resampled scores that are held at once."""
 
 
 class Interval(NamedTuple):
@@ -42,14 +40,20 @@ class Band(NamedTuple):
     high: Array
 
 
-def median(scores: Array) -> Array:
-    """Return the median over the last axis."""
-    return np.asarray(np.median(scores, axis=-1))
+def median(places: Counts, count: int) -> Array:
+    """Return the shares of the median: one score, or the mean of two."""
+    return np.clip((places - (count - 1) // 2) / (2 - count % 2), 0.0, 1.0)
 
 
-def mean(scores: Array) -> Array:
-    """Return the mean over the last axis."""
-    return np.asarray(np.mean(scores, axis=-1))
+def mean(places: Counts, count: int) -> Array:
+    """Return the shares of the mean."""
+    return places / count
+
+
+def iqm(places: Counts, count: int) -> Array:
+    """Return the shares of the interquartile mean: without the lowest and the highest floor(count / 4) scores (section 4.3)."""
+    cut = count // 4
+    return np.clip((places - cut) / (count - 2 * cut), 0.0, 1.0)
 
 
 def interval(scores: Array, statistic: Statistic) -> Interval:
@@ -59,19 +63,33 @@ def interval(scores: Array, statistic: Statistic) -> Interval:
 
 
 def intervals(scores: Array, statistic: Statistic, resamples: int = CURVE_RESAMPLES) -> Band:
-    """Return a statistic of scores [runs, points] at every point, with intervals; all points are resampled alike."""
-    columns = scores.T
-    value = statistic(columns)
-    if len(scores) < 2:
-        empty = np.full_like(value, np.nan)
-        return Band(value, empty, empty)
-    drawn = _generator().integers(len(scores), size=(resamples, len(scores)))
-    low, high = np.empty_like(value), np.empty_like(value)
-    step = max(1, CHUNK // drawn.size)
-    for first in range(0, len(columns), step):
-        found = statistic(columns[first : first + step, drawn])  # [points, resamples]
-        low[first : first + step], high[first : first + step] = _ends(found)
-    return Band(value, low, high)
+    """Return a statistic of scores [runs, points] at every point, with intervals; all points are resampled alike.
+
+    Scores may be infinity; where one is NaN the results are NaN.
+    """
+    count, points = scores.shape
+    once = np.ones((count, 1), np.int64)
+    drawn = _generator().integers(count, size=(resamples, count))
+    number = np.int16 if count <= np.iinfo(np.int16).max else np.int64  # the small one takes a third of the time
+    times = np.stack([np.bincount(each, minlength=count) for each in drawn], axis=1).astype(number)
+    band = Band(*np.full((3, points), np.nan))
+    for point, order in enumerate(np.argsort(scores, axis=0).T):
+        ranked = scores[order, point]
+        if not np.isnan(ranked[-1]):
+            band.value[point] = _estimates(ranked, once, statistic)[0]
+            if count > 1:
+                band.low[point], band.high[point] = _ends(_estimates(ranked, times[order], statistic))
+    return band
+
+
+def _estimates(ranked: Array, times: Counts, statistic: Statistic) -> Array:
+    """Return a statistic of samples of sorted scores [runs]; `times` [runs, samples]: how often each score is in a sample."""
+    finite = int(np.searchsorted(ranked, np.inf))
+    if not finite:
+        return np.full(times.shape[1], np.inf)
+    shares = statistic(np.cumsum(times[:finite], axis=0, dtype=times.dtype), len(ranked))
+    found = ranked[finite - 1] * shares[-1] - np.diff(ranked[:finite]) @ shares[:-1]
+    return np.where(shares[-1] < 1.0, np.inf, found)
 
 
 def performance_profile(scores: Array, thresholds: Array) -> Band:

@@ -1,8 +1,8 @@
 """Checkpoints: named tensors and a JSON header in one file. A crash at any point leaves a checkpoint that can be loaded.
 
 A file is an uncompressed .npz without pickle: `header` holds JSON text, `tensor/NAME` a tensor. `manifest.json` lists the files in the
-order of saving with their SHA-256. A checkpoint is valid once the manifest lists it; only then are older files removed. Tensors are written
-and read one at a time, so a checkpoint is never in memory as a whole.
+order of saving with their SHA-256. A checkpoint is valid once the manifest lists it; only then, and once both are on the disk, are older
+files removed. Tensors are written and read one at a time, so a checkpoint is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from omegaconf import OmegaConf
 
 from warprun.errors import MOST_PRINTED, UserError, printable, program, typed
-from warprun.files import BROKEN, atomic, open_regular, read_array, read_json, write_atomic
+from warprun.files import BROKEN, atomic, open_regular, read_array, read_json, to_disk, write_atomic
 from warprun.learning.settings.agent import AgentConfig
 from warprun.run_folder import LINES, MANIFEST
 from warprun.runs import rundir
@@ -293,9 +293,10 @@ def _keep(home: Path, kept: Sequence[Entry]) -> None:
     """Write the manifest; then remove all other checkpoints, and unfinished files of a crash."""
     write_atomic(home / MANIFEST, json.dumps([entry._asdict() for entry in kept], indent=2).encode() + b"\n")
     files = {entry.file for entry in kept}
-    for path in home.glob("step_*"):
-        if path.name not in files:
-            path.unlink(missing_ok=True)
+    if gone := [path for path in home.glob("step_*") if path.name not in files]:
+        to_disk((home, home / MANIFEST, *(home / file for file in files)))
+    for path in gone:
+        path.unlink(missing_ok=True)
 
 
 def _warn(text: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from warprun.config.cadence import Recurring
 from warprun.config.schema import CheckpointConfig
 from warprun.errors import TrainingFailed
+from warprun.files import all_to_disk
 from warprun.runs import checkpoint
 from warprun.runs.measured import Notes
 from warprun.runs.rundir import Held
@@ -34,20 +36,37 @@ class Saver:
         """Why the last checkpoint could not be written; the same reason is told once."""
 
     def save(self, env_steps: int, state: State, meta: checkpoint.Meta) -> None:
-        """Write a checkpoint to resume from. Raises NotSavedError, and TrainingFailed if the run folder was removed."""
-        self.refuse_removed_folder()
+        """Write a checkpoint to resume from, and the run folder to the disk. Raises NotSavedError, and TrainingFailed if the run folder
+        was removed."""
         began = time.monotonic()
-        try:
+        with self._refusals():
             checkpoint.save(self._folder, env_steps, state, meta, self._settings.keep)
-        except OSError as error:
-            raise NotSavedError(f"cannot write a checkpoint to {error.filename}: {error.strerror}") from None
+            all_to_disk(self._folder)
         now = time.monotonic()
         self._next = now + (now - began) / SHARE
 
     def save_if_possible(self, env_steps: int, state: State, meta: checkpoint.Meta) -> None:
-        """Write a checkpoint to resume from; if that is not possible, say so: there may be space later."""
-        try:
+        """Do what `save` does; if that is not possible, say so: there may be space later."""
+        with self._told():
             self.save(env_steps, state, meta)
+
+    def save_for_now(self, env_steps: int, state: State, meta: checkpoint.Meta) -> None:
+        """Write a checkpoint to resume from if the process ends before the next one, which comes soon; if that is not possible, say so."""
+        with self._told(), self._refusals():
+            checkpoint.save(self._folder, env_steps, state, meta, self._settings.keep)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        self.refuse_removed_folder()
+        try:
+            yield
+        except OSError as error:
+            raise NotSavedError(f"cannot write a checkpoint to {error.filename}: {error.strerror}") from None
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
         except NotSavedError as error:
             if str(error) != self._failure:
                 self._message(f"{error}; training goes on, {checkpoint.newest(self._folder)}")

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from warprun.config.registry import config_dir
 from warprun.errors import UserError, one_line, printable, program, shown, typed
-from warprun.files import make_folder, read_json, read_limited, remove_empty, write_atomic
+from warprun.files import make_folder, read_json, read_limited, remove_empty, to_disk, write_atomic
 from warprun.run_folder import JOBS, PLAN, folder_name
 from warprun.runs.rundir import Held
 from warprun.runs.sealing import is_own_plan, plan_seal
@@ -101,6 +101,7 @@ class Plan:
             if not is_sweep(self.folder):
                 print(f"the sweep folder has no seal, so continuing it later needs trust=true: {one_line(error)}")
         write_atomic(self.folder / PLAN, json.dumps({**self._content(), "seal": self.seal}, indent=1).encode() + b"\n")
+        to_disk((self.folder / PLAN, self.folder))
 
     def require_own(self, trusted: bool) -> None:
         """Raise UserError if no command of this user wrote the plan, whose jobs can run any code, and the user does not trust it."""
