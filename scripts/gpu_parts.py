@@ -56,6 +56,7 @@ STEADY: dict[str, tuple[str, tuple[int, ...]]] = {
 LAYERS: dict[str, tuple[str, tuple[int, ...]]] = {
     "A2C 64-64": (BENCH["A2C 64-64"][0], SIZES),
     "A2C 256-256": ("env=cartpole agent=a2c tuned=none agent.network.hidden=[256,256]", (10_000,)),
+    "A2C 512-512": ("env=cartpole agent=a2c tuned=none agent.network.hidden=[512,512]", (10_000,)),
     "SAC 256-256": (f"{STEADY['SAC'][0]} agent.network.hidden=[256,256]", (64,)),
 }
 CURVES = {env: (f"experiment=warpsci_{env}", (10, 100, 1_000, 10_000)) for env in ("cartpole", "acrobot")}
@@ -388,7 +389,7 @@ ALONE = {
     "versions": Part(versions, 5),
     "training": Part(training, 30),
     "bench": Part(measured("bench", lambda tables, rows: tables.throughput(rows)), 115),
-    "layers": Part(measured("layers", lambda tables, rows: tables.layers(rows), "layers"), 40),
+    "layers": Part(measured("layers", lambda tables, rows: tables.layers(rows), "layers"), 60),
     "steady": Part(measured("steady", lambda tables, rows: tables.by_columns(tables.STEADY, rows)), 35),
     "profile": Part(measured("profile", _iterations, "profile"), 30),
     "curves": Part(measured("curves", lambda tables, rows: tables.times(rows), "curves"), 50),

@@ -86,18 +86,18 @@ def throughput(bench: Iterable[Mapping[str, Any]], peers: Iterable[Mapping[str, 
 
 
 def layers(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return how far tensor cores are from float64, and the table of rates with them and in float32."""
+    """Return how far tensor cores are from float64, and the table of rates with them, in float32 and with torch."""
     rows = list(rows)
     said = {row["why_not"] or f"tensor cores are {row['error']:.1e} of the largest number off" for row in rows}
     cells = []
     for row in rows:
-        both = [
-            millions(each, kind)
+        rates = [
+            millions({f"{kind}_steps_per_s": row[f"{by}{kind}_steps_per_s"]}, kind)
             for kind in ("rollout", "training")
-            for each in (row, {f"{kind}_steps_per_s": row[f"float32_{kind}_steps_per_s"]})
+            for by in ("", "float32_", "torch_")
         ]
-        cells.append((row["work"], f"{row['n_envs']:,}", *both))
-    titles = ("work", "environments", "rollouts, million steps/s", "in float32", "training", "in float32")
+        cells.append((row["work"], f"{row['n_envs']:,}", *rates))
+    titles = ("work", "environments", "rollouts, million steps/s", "in float32", "by torch", "training", "in float32", "by torch")
     return "\n\n".join([*sorted(said), table(titles, cells)])
 
 

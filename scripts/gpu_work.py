@@ -7,7 +7,7 @@ ends. What would not end before UNTIL (seconds since 1970) does not begin, and a
 
 - compile: all that `bench` needs.
 - bench: what `warprun bench` measures, and gradient steps per second.
-- layers: how far tensor cores are from float64, and what `bench` measures with them and with layers in float32.
+- layers: how far tensor cores are from float64, and what `bench` measures with them, with layers in float32, and with torch's networks.
 - profile: the kernels of an iteration, the time of an iteration and its memory.
 - curves: the seconds of training until an evaluation is solved, with several seeds.
 - iterate: a few iterations without CUDA graphs, for a profiler around this process.
@@ -68,15 +68,17 @@ def measured(config: Config) -> Row:
 
 
 def layered(config: Config) -> Row:
-    """Return the error of tensor cores, why a run would not use them, and what a bench finds with them and in float32."""
+    """Return the error of tensor cores, why a run would not use them, and what a bench finds with them, in float32 and with torch."""
     # Imports Numba's CUDA part, which may be absent where there is no GPU.
     from warprun.simulation import cuda_layers
 
     error = cuda_layers.tensor_core_error(torch.device("cuda")) if torch.cuda.is_available() else None
     found = measured(config) | {"error": error, "why_not": cuda_layers.why_not()}
     with patch.object(cuda_layers, "NEEDED", NEVER):
-        in_float32 = measured(config)
-    return found | {f"float32_{kind}": in_float32[kind] for kind in ("rollout_steps_per_s", "training_steps_per_s")}
+        others = {"float32": measured(config)}
+    others["torch"] = measured(replace(config, engine=replace(config.engine, fused=False, gradients="torch")))
+    rates = "rollout_steps_per_s", "training_steps_per_s"
+    return found | {f"{name}_{rate}": other[rate] for name, other in others.items() for rate in rates}
 
 
 def compiled(config: Config) -> Row:
