@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import warprun
+from tests.configs import add_environment
 from tests.playing.plays import SMALL, rows
 from warprun.cli.main import run
 from warprun.config import environment_copy
@@ -73,10 +74,10 @@ class environment:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an environment, whose `draw` uses a neighbouring file, and a run of it."""
     place = tmp_path / "project"
-    (place / "conf" / "env").mkdir(parents=True)
+    place.mkdir()
     (place / "drift.py").write_text(DRIFT)
     (place / "palette.py").write_text('COLOR = "#d55e00"\n')
-    (place / "conf" / "env" / "drift.yaml").write_text("name: drift\nmodule: ./drift.py\n")
+    add_environment(place, "drift")
     monkeypatch.chdir(place)
     warprun.train(["env=drift", *SMALL, "engine.fused=false", "total_steps=256", "agent.horizon=8", "eval.episodes=2", "run_dir=run"])
     return place
@@ -168,7 +169,6 @@ def test_random_actions_need_no_network_that_reads_images(tmp_path: Path, monkey
     pytest.importorskip("gymnasium")
     monkeypatch.chdir(tmp_path)
     Path("pixels.py").write_text(PIXELS)
-    Path("conf/env").mkdir(parents=True)
-    Path("conf/env/pixels.yaml").write_text("name: pixels\nmodule: ./pixels.py\ntime_limit: 3\n")
+    add_environment(tmp_path, "pixels", "time_limit: 3\n")
     assert run(["play", "env=pixels", "policy=random", "record=a.csv"]) == 0
     assert len(rows(Path("a.csv"))) == 4
