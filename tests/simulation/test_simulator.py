@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import warprun
+from tests.configs import add_environment
 from tests.environments import pinball
 from tests.environments.market import MEMORY, PRODUCERS
 from tests.finished import QUIET
@@ -84,8 +85,7 @@ def test_the_state_of_a_group_can_be_read_and_written() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "conf" / "env").mkdir(parents=True)
-    (tmp_path / "conf" / "env" / "pinball.yaml").write_text("name: pinball\nmodule: tests.environments.pinball\nsolved_at: 17.5\n")
+    add_environment(tmp_path, "pinball", "solved_at: 17.5\n", "tests.environments.pinball")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -127,7 +127,7 @@ FLAWED = {
 @pytest.mark.parametrize("text", FLAWED)
 def test_what_is_no_environment_is_told_in_one_line(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "flawed.py").write_text(text)
-    (folder / "conf" / "env" / "flawed.yaml").write_text("name: flawed\nmodule: ./flawed.py\n")
+    add_environment(folder, "flawed")
     assert cli.run(["env=flawed", "agent=ppo", *SMALL]) == 2
     errors = capsys.readouterr().err
     assert FLAWED[text] in errors
