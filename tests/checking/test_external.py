@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.configs import add_environment
+from tests.written import add_environment
 from warprun.cli import main as cli
 
 pytest.importorskip("gymnasium")

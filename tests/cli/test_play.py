@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import warprun
-from tests.configs import add_environment
 from tests.playing.plays import SMALL, rows
+from tests.written import add_environment
 from warprun.cli.main import run
 from warprun.config import environment_copy
 from warprun.config.registry import import_environment

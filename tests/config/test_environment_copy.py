@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.configs import add_environment
 from tests.gliders import SMALL, glider, uncompiled
+from tests.written import add_environment
 from warprun.config import environment_copy
 from warprun.config.registry import import_environment
 from warprun.config.schema import EnvConfig, load_environment, make_tables

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.configs import add_environment
+from tests.written import add_environment
 from warprun.algorithms import AGENTS
 from warprun.config import kinds
 from warprun.config.compose import change, compose

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.configs import add_environment
 from tests.gliders import SMALL, glider, uncompiled
+from tests.written import add_environment
 from warprun import user_code
 from warprun.config.registry import import_environment
 from warprun.errors import TrainingFailed, UserError

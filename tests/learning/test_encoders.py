@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import warprun
-from tests.configs import add_environment
 from tests.environments import quadrants
 from tests.learning.torch_replay import TorchReplay
 from tests.words import words
+from tests.written import add_environment
 from warprun.algorithms.settings import DQNConfig
 from warprun.cli import main as cli
 from warprun.config.compose import compose

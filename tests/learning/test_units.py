@@ -11,12 +11,12 @@ import torch
 
 import warprun
 from tests.agents import build
-from tests.configs import add_environment
 from tests.environments.probes import BANDIT, SIGN_IN_UNITS, Units
 from tests.learning.helpers import CPU, environment, rollout
 from tests.learning.test_processes import communicators
 from tests.learning.test_scales import probabilities, train
 from tests.words import words
+from tests.written import add_environment
 from warprun.environment import Discrete
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer

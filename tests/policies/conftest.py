@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.configs import add_environment
 from tests.policies.runs import SHORT
+from tests.written import add_environment
 
 ROOT = Path(__file__).parents[2]
 OFF_POLICY = ["agent.learning_starts=64", "agent.batch_size=16", "agent.utd_ratio=0.2", "agent.normalize_obs=true", "total_steps=400"]

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.configs import add_environment
 from tests.pretended import CUDA, pretended
 from tests.selection import few
 from tests.simulation import batches
 from tests.simulation.batches import EDGE, LIMIT, Changed, Fenced, Forgets, Numpy, Pushes, Saves, Turns, Walkers, simulator, stepper
 from tests.simulation.external.simulators import act
+from tests.written import add_environment
 from warprun.cli import main as cli
 from warprun.config.batched import GROUP, batched_environment
 from warprun.config.external import External

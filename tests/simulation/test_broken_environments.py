@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.configs import add_environment
 from tests.environments import clockwork, market
 from tests.environments.broken import CASES, FACTORY, SOUND, Case
 from tests.simulation.rollouts import CPU, make
+from tests.written import add_environment
 from warprun.cli.main import run
 from warprun.config.registry import import_environment
 from warprun.environment import Box, Discrete, Environment, float32, single_agent

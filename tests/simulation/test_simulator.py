@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import warprun
-from tests.configs import add_environment
 from tests.environments import pinball
 from tests.environments.market import MEMORY, PRODUCERS
 from tests.finished import QUIET
 from tests.parallel.ranks import ROOT, start
 from tests.simulation.rollouts import CASES, CPU, make
+from tests.written import add_environment
 from warprun.cli import main as cli
 from warprun.errors import UserError
 from warprun.simulation.simulator import Simulator

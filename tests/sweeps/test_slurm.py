@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.written import add_programs
 from warprun.cli import main as cli
 from warprun.runs import rundir
 from warprun.sweeps import plan, slurm
@@ -28,11 +29,8 @@ PROGRAMS = {
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     """A folder with a working folder and such programs, which are on the PATH."""
-    (tmp_path / "bin").mkdir()
     (tmp_path / "work").mkdir()
-    for name, script in PROGRAMS.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+    add_programs(tmp_path / "bin", PROGRAMS)
     (tmp_path / "queued").touch()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path / "work")

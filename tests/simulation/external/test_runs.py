@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import warprun
-from tests.configs import add_environment
 from tests.simulation.external import clock
 from tests.simulation.external.simulators import act, environment, simulator
+from tests.written import add_environment
 from warprun.cli import main as cli
 from warprun.errors import UserError
 from warprun.runs import checkpoint
