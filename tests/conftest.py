@@ -92,6 +92,20 @@ def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "STEPS", 200)
 
 
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function from the words of a command that is refused to its one line of error."""
+    from warprun.cli.main import run
+
+    def line_of(*words: str) -> str:
+        assert run(list(words)) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("warprun: error: ")
+        return line
+
+    return line_of
+
+
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], dict[str, torch.Tensor]]:
     """Return a function from the name of a block of golden numbers to its tensors."""

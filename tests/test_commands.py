@@ -12,6 +12,7 @@ import pytest
 
 from tests.commands import PAGES, ROOT, SHELLS, scripts, shown, words
 from tests.test_docs import make_files
+from tests.written import add_programs
 from warprun.cli.main import run
 from warprun.cli.sweeps import SHORT
 from warprun.config.compose import change, compose
@@ -120,10 +121,7 @@ def test_commands_run(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Each in a shell, as it is written and in the order of the page; `warprun` has a tiny budget, see `tests.commands.tiny`."""
     _make(source, tmp_path, monkeypatch)
     programs = tmp_path / "programs"
-    programs.mkdir()
-    for name, does in {**STAND_INS, "warprun": f'exec "{sys.executable}" -m tests.commands "$@"'}.items():
-        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
-        (programs / name).chmod(0o755)
+    add_programs(programs, {**STAND_INS, "warprun": f'exec "{sys.executable}" -m tests.commands "$@"'})
     path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
     for command in NEW[source]:

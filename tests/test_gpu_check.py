@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.scripts import load
+from tests.written import add_programs
 from warprun.config.compose import compose
 
 CHECK, PARTS, TABLES, WORK = map(load, ("gpu_check", "gpu_parts", "gpu_tables", "gpu_work"))
@@ -65,11 +66,7 @@ for metric, (unit, value) in read.items():
 def check(tmp_path, monkeypatch, capsys):
     """Return a function that checks the stand-in: its exit code, last line, report, data and names in the archive."""
     tools = tmp_path / "tools"
-    tools.mkdir()
-    programs = {"ncu": NCU, "nvidia-smi": "print('Driver Version: 580.15  CUDA Version: 13.0')"}
-    for name, text in programs.items():
-        (tools / name).write_text(f"#!{sys.executable}\n{text}")
-        (tools / name).chmod(0o755)
+    add_programs(tools, {"ncu": NCU, "nvidia-smi": "print('Driver Version: 580.15  CUDA Version: 13.0')"}, sys.executable)
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.setattr(PARTS, "WORK", [sys.executable, "-c", f"KERNELS = {KERNELS}\n{WORKER}"])
     monkeypatch.setattr(PARTS, "WARPRUN", [sys.executable, "-c", RUN])

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.rollouts import make
 from warprun.checking.effects import actions
 from warprun.checking.machine_code import instructions, loops_without_vectors
-from warprun.checking.processes import machine_code
+from warprun.checking.processes import Helper
 from warprun.environment import Box, Discrete, int32, single_agent
 
 
@@ -82,7 +82,7 @@ def test_names_in_ptx_are_no_instructions() -> None:
 @pytest.mark.by_default(0)
 def test_the_code_of_an_environment_is_looked_into(tmp_path: Path) -> None:
     """CartPole is vectors on CPU; loops that lanes leave at different times are cut from code with debug information, too."""
-    with machine_code(tmp_path, ["env=cartpole"]) as looking:
+    with Helper("machine_code", tmp_path, "env=cartpole") as looking:
         found, problem = looking.result()
     assert not problem
     assert found["loops"] == {} and not found["doubles in CPU code"]

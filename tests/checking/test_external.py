@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.written import add_environment
 from warprun.cli import main as cli
 
 pytest.importorskip("gymnasium")
@@ -76,8 +77,7 @@ def test_environments_of_gymnasium_pass(name: str) -> None:
 
 
 def test_a_simulator_without_gymnasium_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "conf" / "env").mkdir(parents=True)
-    (tmp_path / "conf" / "env" / "pinball.yaml").write_text("name: pinball\nmodule: tests.environments.pinball\n")
+    add_environment(tmp_path, "pinball", module="tests.environments.pinball")
     monkeypatch.chdir(tmp_path)
     assert cli.run(["check", "env=pinball", "out=found.json"]) == 0
     assert '"check": "determinism"' in (tmp_path / "found.json").read_text()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.written import add_programs
 from warprun import errors as printed
 from warprun.cli.train import next_steps as commands
 
@@ -14,10 +15,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a run that has all there can be, below the working folder. Programs of this Python are on the PATH."""
     monkeypatch.chdir(tmp_path)
     scripts = tmp_path / "bin"
-    scripts.mkdir()
-    for name in ("python", "warprun", "tensorboard"):
-        (scripts / name).write_text("#!/bin/sh\n")
-        (scripts / name).chmod(0o755)
+    add_programs(scripts, dict.fromkeys(("python", "warprun", "tensorboard"), ""))
     monkeypatch.setenv("PATH", str(scripts))
     monkeypatch.setattr(printed.sysconfig, "get_path", lambda name: str(scripts))
     monkeypatch.setattr(sys, "executable", str(scripts / "python"))

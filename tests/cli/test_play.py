@@ -10,6 +10,7 @@ import pytest
 
 import warprun
 from tests.playing.plays import SMALL, rows
+from tests.written import add_environment
 from warprun.cli.main import run
 from warprun.config import environment_copy
 from warprun.config.registry import import_environment
@@ -73,10 +74,10 @@ class environment:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an environment, whose `draw` uses a neighbouring file, and a run of it."""
     place = tmp_path / "project"
-    (place / "conf" / "env").mkdir(parents=True)
+    place.mkdir()
     (place / "drift.py").write_text(DRIFT)
     (place / "palette.py").write_text('COLOR = "#d55e00"\n')
-    (place / "conf" / "env" / "drift.yaml").write_text("name: drift\nmodule: ./drift.py\n")
+    add_environment(place, "drift")
     monkeypatch.chdir(place)
     warprun.train(["env=drift", *SMALL, "engine.fused=false", "total_steps=256", "agent.horizon=8", "eval.episodes=2", "run_dir=run"])
     return place
@@ -102,13 +103,12 @@ def test_a_run_is_played_from_anywhere_with_its_own_files(project: Path, tmp_pat
     assert run(["play", "taken", "policy=random"]) == 0
 
 
-def test_a_run_of_somebody_else_is_refused(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_run_of_somebody_else_is_refused(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal) -> None:
     found = environment_copy.find(str(project / "run" / "environment"))
     assert found and set(found.copy.files) == {"drift", "palette"}
     shutil.rmtree(project / "conf")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
-    assert run(["play", "run", "device=cpu", "record=a.csv"]) == 2
-    assert "add trust=true" in capsys.readouterr().err
+    assert "add trust=true" in refusal("play", "run", "device=cpu", "record=a.csv")
     assert not Path("a.csv").exists()
     assert run(["play", "run", "device=cpu", "record=a.csv", "trust=true"]) == 0
 
@@ -155,20 +155,17 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_mistakes_are_one_line(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_mistakes_are_one_line(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "link.csv").symlink_to("elsewhere.csv")
-    assert run(["play", *line.split()]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert WRONG[line] in said and sorted(os.listdir()) == ["folder.csv", "link.csv"]
+    assert WRONG[line] in refusal("play", *line.split()) and sorted(os.listdir()) == ["folder.csv", "link.csv"]
 
 
 def test_random_actions_need_no_network_that_reads_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gymnasium")
     monkeypatch.chdir(tmp_path)
     Path("pixels.py").write_text(PIXELS)
-    Path("conf/env").mkdir(parents=True)
-    Path("conf/env/pixels.yaml").write_text("name: pixels\nmodule: ./pixels.py\ntime_limit: 3\n")
+    add_environment(tmp_path, "pixels", "time_limit: 3\n")
     assert run(["play", "env=pixels", "policy=random", "record=a.csv"]) == 0
     assert len(rows(Path("a.csv"))) == 4

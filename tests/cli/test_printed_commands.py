@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.words import words
+from tests.written import add_programs
 from warprun import errors
 from warprun.cli import main as cli
 from warprun.cli import sweeps
@@ -122,12 +123,8 @@ def test_jobs_that_run_elsewhere(folder: str, printed: Printed, monkeypatch: pyt
 
 
 def test_a_job_array(folder: str, printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bin_ = tmp_path / "bin"
-    bin_.mkdir()
-    for name, does in {"sbatch": "echo 17", "squeue": "echo 17_0", "scancel": "true"}.items():
-        (bin_ / name).write_text(f"#!/bin/sh\n{does}\n")
-        (bin_ / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(bin_), prepend=":")
+    add_programs(tmp_path / "bin", {"sbatch": "echo 17", "squeue": "echo 17_0", "scancel": "true"})
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     status, cancel = printed(*SWEPT, "launcher=slurm", f"sweep_dir=./{folder}")
     shell(status)
     shell(cancel)

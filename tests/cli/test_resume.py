@@ -34,12 +34,6 @@ def home(finished, tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert run(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
-
 def steps_of(home: Path) -> list[int]:
     """Return the steps in the records of the run, which only rise."""
     steps = [json.loads(line)["env_steps"] for line in (home / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -62,8 +56,8 @@ def test_a_longer_run_continues_with_the_changed_settings(home, capsys):
     assert run(["eval", "run", "episodes=4"]) == 0
 
 
-def test_a_run_that_has_ended(home, capsys):
-    assert "has ended: it took 2,048 env_steps of total_steps=2,048; a larger total_steps" in refused(["resume=run"], capsys)
+def test_a_run_that_has_ended(home, capsys, refusal):
+    assert "has ended: it took 2,048 env_steps of total_steps=2,048; a larger total_steps" in refusal("resume=run")
     again = [*TINY, "total_steps=2048", "run_dir=run", "resume=auto"]
     assert run(again) == 0  # a batch job that is started once more
     assert "has ended" in capsys.readouterr().out
@@ -98,9 +92,9 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_has_ended(home):
         (["-m", "resume=run", "seed=1,2"], "resume= continues one run"),
     ],
 )
-def test_what_is_refused_leaves_the_run_as_it_was(home, capsys, arguments, words):
+def test_what_is_refused_leaves_the_run_as_it_was(home, refusal, arguments, words):
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
-    assert words in refused(arguments, capsys)
+    assert words in refusal(*arguments)
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
@@ -120,12 +114,12 @@ def test_a_run_that_ended_by_its_time_limit_has_ended(home, capsys):
     assert rundir.read_status(home / "limited") == before
 
 
-def test_a_simulator_that_loses_its_steps_is_refused(home, capsys, monkeypatch):
+def test_a_simulator_that_loses_its_steps_is_refused(home, capsys, monkeypatch, refusal):
     whole = KernelEngine.state
     monkeypatch.setattr(KernelEngine, "state", lambda self: {name: t for name, t in whole(self).items() if name != "steps"})
     assert run([*TINY, "total_steps=2048", "run_dir=forgets"]) == 0
     capsys.readouterr()
-    assert "its state() must contain `steps`" in refused(["resume=forgets", "total_steps=4096"], capsys)
+    assert "its state() must contain `steps`" in refusal("resume=forgets", "total_steps=4096")
 
 
 def test_a_best_checkpoint_of_a_discarded_part_goes(home):

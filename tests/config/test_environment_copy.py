@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.gliders import SMALL, glider, uncompiled
+from tests.written import add_environment
 from warprun.config import environment_copy
 from warprun.config.registry import import_environment
 from warprun.config.schema import EnvConfig, load_environment, make_tables
@@ -43,8 +44,7 @@ ENVIRONMENT = glider(
 def lab(tmp_path, monkeypatch):
     """A folder with an environment that reads data; rewards are 5."""
     folder = tmp_path / "lab"
-    (folder / "conf" / "env").mkdir(parents=True)
-    (folder / "conf" / "env" / "glider.yaml").write_text("name: glider\nmodule: ./glider.py\n")
+    add_environment(folder, "glider")
     (folder / "glider.py").write_text(ENVIRONMENT)
     (folder / "helper.py").write_text("from units import SCALE\n\n\ndef reward(rain):\n    return SCALE * rain\n")
     (folder / "units.py").write_text("SCALE = 1.0\n")

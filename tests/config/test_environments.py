@@ -33,7 +33,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", environment_names())
 def test_the_files_of_warprun(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     composed = compose_environment(name)
-    monkeypatch.setattr(environments, "_composed", lambda name: pytest.fail("Hydra composed it"))
+    monkeypatch.setattr("warprun.config.compose.compose_environment", lambda name: pytest.fail("Hydra composed it"))
     assert environment_config(name) == composed
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.written import add_environment
 from warprun.algorithms import AGENTS
 from warprun.config import kinds
 from warprun.config.compose import change, compose
@@ -40,10 +41,10 @@ class environment:
 @pytest.fixture
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder conf/ with a file of an environment that takes any arguments."""
-    for group in ("env", "experiment", "launcher"):
+    for group in ("experiment", "launcher"):
         (tmp_path / "conf" / group).mkdir(parents=True)
     (tmp_path / "tanks.py").write_text(TANKS)
-    (tmp_path / "conf" / "env" / "tanks.yaml").write_text("name: tanks\nmodule: ./tanks.py\ntime_limit: 4\n")
+    add_environment(tmp_path, "tanks", "time_limit: 4\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "conf"
 
@@ -138,7 +139,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_yaml_takes_for_a_number_is_refused(conf: Path, line: str) -> None:
-    (conf / "env" / "mine.yaml").write_text(f"name: mine\nmodule: ./tanks.py\nkwargs:\n  {line}\n")
+    add_environment(conf.parent, "mine", f"kwargs:\n  {line}\n", "./tanks.py")
     with pytest.raises(UserError) as caught:
         environment_config("mine")
     assert str(caught.value).startswith(f"conf/env/mine.yaml:4: {REFUSED[line]}")
@@ -148,7 +149,7 @@ def test_what_yaml_takes_for_a_number_is_refused(conf: Path, line: str) -> None:
 
 def test_what_yaml_reads_as_everybody_does(conf: Path) -> None:
     text = "{a: 0x1F, b: -0.5, c: 1_000, d: .inf, e: true, f: 2026-01-02, g: '12:30:00', h: ~, i: 0, j: 08:15 h, k: '010'}"
-    (conf / "env" / "mine.yaml").write_text(f"name: mine\nmodule: ./tanks.py\nkwargs: {text}\n")
+    add_environment(conf.parent, "mine", f"kwargs: {text}\n", "./tanks.py")
     wanted = (31, -0.5, 1000, float("inf"), True, "2026-01-02", "12:30:00", None, 0, "08:15 h", "010")
     assert (*environment_config("mine").kwargs.values(),) == wanted
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.gliders import SMALL, glider, uncompiled
+from tests.written import add_environment
 from warprun import user_code
 from warprun.config.registry import import_environment
 from warprun.errors import TrainingFailed, UserError
@@ -34,9 +35,8 @@ def make(folder: Path, reward: float = 1.0, text: str = ENVIRONMENT) -> Path:
 def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "conf" / "env").mkdir(parents=True)
     for name in ("one", "two"):
-        (tmp_path / "conf" / "env" / f"{name}.yaml").write_text(f"name: {name}\nmodule: ./{name}/glider.py\n")
+        add_environment(tmp_path, name, module=f"./{name}/glider.py")
     return tmp_path
 
 

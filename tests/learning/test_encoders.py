@@ -15,6 +15,7 @@ import warprun
 from tests.environments import quadrants
 from tests.learning.torch_replay import TorchReplay
 from tests.words import words
+from tests.written import add_environment
 from warprun.algorithms.settings import DQNConfig
 from warprun.cli import main as cli
 from warprun.config.compose import compose
@@ -292,8 +293,7 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A working folder with the environment `quadrants` of a kind."""
     source = Path(quadrants.__file__).read_text()
     (tmp_path / "quadrants.py").write_text(f"{source}\n\n{KINDS[getattr(request, 'param', 'compiled')]}\n")
-    (tmp_path / "conf" / "env").mkdir(parents=True)
-    (tmp_path / "conf" / "env" / "quadrants.yaml").write_text("name: quadrants\nmodule: ./quadrants.py\n")
+    add_environment(tmp_path, "quadrants")
     with chdir(tmp_path):
         yield tmp_path
 
@@ -323,8 +323,9 @@ def test_the_memory_of_convolutions_is_estimated(folder: Path) -> None:
 @pytest.mark.parametrize("folder", ["gymnasium"], indirect=True)
 def test_a_check_of_images_needs_no_network(folder: Path) -> None:
     """A run without convolutions is refused; a check plays no agent."""
-    with pytest.raises(UserError, match=r"add agent\.network=cnn"):
-        compose(["env=quadrants", "device=cpu"])
+    needed = r"observations are images, and agent.network.encoder=null has no convolutions .*; add agent.network=cnn$"
+    with pytest.raises(UserError, match=needed):
+        compose([*SHORT, "env=quadrants", "agent=ppo"])
     assert cli.run(["check", "env=quadrants", "device=cpu"]) == 0
 
 
@@ -341,14 +342,6 @@ def test_learning_what_only_the_picture_says(folder: Path) -> None:
 def test_values_of_pictures_are_learned_from_bytes(folder: Path) -> None:
     result = warprun.train([*SHORT, *DQN, "env=quadrants", "agent.network=cnn", "total_steps=20000", "run_dir=run"])
     assert (result.eval_return or 0.0) > 6.5
-
-
-@pytest.mark.parametrize("folder", ["gymnasium"], indirect=True)
-def test_an_image_needs_convolutions(folder: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"observations are images, and agent.network.encoder=null has no convolutions .*; add agent.network=cnn$"
-    ):
-        compose([*SHORT, "env=quadrants", "agent=ppo"])
 
 
 @pytest.mark.by_default(1)

@@ -16,6 +16,7 @@ from tests.learning.helpers import CPU, environment, rollout
 from tests.learning.test_processes import communicators
 from tests.learning.test_scales import probabilities, train
 from tests.words import words
+from tests.written import add_environment
 from warprun.environment import Discrete
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
@@ -167,12 +168,9 @@ environment = Quantity
 def test_a_loaded_policy_scales_by_the_deviation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, unit: str) -> None:
     pytest.importorskip("gymnasium")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "conf" / "env").mkdir(parents=True)
     space = "Discrete(2)" if "ppo" in settings else "Box(-1.0, 1.0, (1,), np.float32)"
     (tmp_path / "quantity.py").write_text(QUANTITY.replace("Discrete(2)", space))
-    (tmp_path / "conf" / "env" / "quantity.yaml").write_text(
-        f"name: quantity\nmodule: ./quantity.py\ntime_limit: 20\nkwargs:\n  unit: {unit}\n"
-    )
+    add_environment(tmp_path, "quantity", f"time_limit: 20\nkwargs:\n  unit: {unit}\n")
     short = words("env=quantity n_envs=8 total_steps=2048 eval.every=never eval.final_episodes=1 device=cpu log.live=false run_dir=out")
     warprun.train([*short, *settings.split()])
     policy = warprun.load("out")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.policies.runs import SHORT
+from tests.written import add_environment
 
 ROOT = Path(__file__).parents[2]
 OFF_POLICY = ["agent.learning_starts=64", "agent.batch_size=16", "agent.utd_ratio=0.2", "agent.normalize_obs=true", "total_steps=400"]
@@ -48,9 +49,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
     """
     home = tmp_path_factory.mktemp("policies")
     for name in ("market", "crane"):
-        (home / "conf" / "env").mkdir(parents=True, exist_ok=True)
         (home / f"{name}.py").write_text((ROOT / "tests" / "environments" / f"{name}.py").read_text())
-        (home / "conf" / "env" / f"{name}.yaml").write_text(f"name: {name}\nmodule: ./{name}.py\n")
+        add_environment(home, name)
     variables, said = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}, home / "said"
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with said.open("w") as file, subprocess.Popen([sys.executable, "-c", TRAIN], cwd=home, env=variables, stderr=file, **pipes) as training:

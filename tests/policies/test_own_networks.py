@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import chdir
 from importlib.util import find_spec
 from pathlib import Path
@@ -192,13 +193,12 @@ MISTAKES = {
 
 @pytest.mark.parametrize("case", MISTAKES)
 def test_mistakes_are_one_line_and_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], case: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], case: str
 ) -> None:
     source, says = MISTAKES[case]
     (tmp_path / "net.py").write_text(HEAD + source)
     monkeypatch.chdir(tmp_path)
-    assert cli.run([*SHORT, *AGENTS["ppo"], "agent.network.module=./net.py:Net", "run_dir=run"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refusal(*SHORT, *AGENTS["ppo"], "agent.network.module=./net.py:Net", "run_dir=run")
     assert line.startswith("warprun: error: agent.network.module=./net.py:Net")
     assert says in line
     assert not (tmp_path / "run").exists()

@@ -15,6 +15,7 @@ from tests.selection import few
 from tests.simulation import batches
 from tests.simulation.batches import EDGE, LIMIT, Changed, Fenced, Forgets, Numpy, Pushes, Saves, Turns, Walkers, simulator, stepper
 from tests.simulation.external.simulators import act
+from tests.written import add_environment
 from warprun.cli import main as cli
 from warprun.config.batched import GROUP, batched_environment
 from warprun.config.external import External
@@ -462,8 +463,7 @@ SMALL += ["device=cpu", "log.live=false", "log.tensorboard=false", "checkpoint.k
 def test_a_resumed_run_goes_on(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("walk.py").write_text(Path(batches.__file__).read_text() + f"\n\nenvironment = {kind}\n")
-    Path("conf/env").mkdir(parents=True)
-    Path("conf/env/walk.yaml").write_text(f"name: walk\nmodule: ./walk.py\ntime_limit: {LIMIT}\n")
+    add_environment(tmp_path, "walk", f"time_limit: {LIMIT}\n")
     given = ["env=walk", *SMALL]
     assert cli.run([*given, "total_steps=640", "run_dir=whole"]) == 0
     assert cli.run([*given, "total_steps=384", "run_dir=parts"]) == 0

@@ -16,6 +16,7 @@ from _pytest.mark import ParameterSet
 from tests.environments import clockwork, market
 from tests.environments.broken import CASES, FACTORY, SOUND, Case
 from tests.simulation.rollouts import CPU, make
+from tests.written import add_environment
 from warprun.cli.main import run
 from warprun.config.registry import import_environment
 from warprun.environment import Box, Discrete, Environment, float32, single_agent
@@ -38,8 +39,7 @@ def parameter(case: Case) -> ParameterSet:
 
 
 def write(folder: Path, text: str | bytes) -> Path:
-    (folder / "conf" / "env").mkdir(parents=True)
-    (folder / "conf" / "env" / "mine.yaml").write_text("name: mine\nmodule: ./mine.py\n")
+    add_environment(folder, "mine")
     file = folder / "mine.py"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return file

@@ -12,6 +12,7 @@ from tests.environments.market import MEMORY, PRODUCERS
 from tests.finished import QUIET
 from tests.parallel.ranks import ROOT, start
 from tests.simulation.rollouts import CASES, CPU, make
+from tests.written import add_environment
 from warprun.cli import main as cli
 from warprun.errors import UserError
 from warprun.simulation.simulator import Simulator
@@ -84,8 +85,7 @@ def test_the_state_of_a_group_can_be_read_and_written() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "conf" / "env").mkdir(parents=True)
-    (tmp_path / "conf" / "env" / "pinball.yaml").write_text("name: pinball\nmodule: tests.environments.pinball\nsolved_at: 17.5\n")
+    add_environment(tmp_path, "pinball", "solved_at: 17.5\n", "tests.environments.pinball")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -125,13 +125,10 @@ FLAWED = {
 
 
 @pytest.mark.parametrize("text", FLAWED)
-def test_what_is_no_environment_is_told_in_one_line(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_environment_is_told_in_one_line(folder: Path, text: str, refusal: Callable[..., str]) -> None:
     (folder / "flawed.py").write_text(text)
-    (folder / "conf" / "env" / "flawed.yaml").write_text("name: flawed\nmodule: ./flawed.py\n")
-    assert cli.run(["env=flawed", "agent=ppo", *SMALL]) == 2
-    errors = capsys.readouterr().err
-    assert FLAWED[text] in errors
-    assert errors.count("\n") == 1
+    add_environment(folder, "flawed")
+    assert FLAWED[text] in refusal("env=flawed", "agent=ppo", *SMALL)
     assert not list(folder.glob("outputs/*"))
 
 

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.written import add_programs
 from warprun.cli import main as cli
 
 PROGRAMS = {
@@ -36,10 +37,7 @@ DIRECTIVES = {
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with the scripts of all systems, and such programs, which are on the PATH."""
-    (tmp_path / "bin").mkdir()
-    for name, script in PROGRAMS.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+    add_programs(tmp_path / "bin", PROGRAMS)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     for system in DIRECTIVES:

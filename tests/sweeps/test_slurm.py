@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.written import add_programs
 from warprun.cli import main as cli
 from warprun.runs import rundir
 from warprun.sweeps import plan, slurm
@@ -28,11 +29,8 @@ PROGRAMS = {
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     """A folder with a working folder and such programs, which are on the PATH."""
-    (tmp_path / "bin").mkdir()
     (tmp_path / "work").mkdir()
-    for name, script in PROGRAMS.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+    add_programs(tmp_path / "bin", PROGRAMS)
     (tmp_path / "queued").touch()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path / "work")
@@ -130,15 +128,14 @@ def test_a_task_without_a_line_is_told(cluster, index):
     assert (missing.returncode, missing.stdout) == (2, "") and f"has no line {index}" in missing.stderr
 
 
-def test_only_what_is_not_done_is_submitted_again(cluster, capsys):
+def test_only_what_is_not_done_is_submitted_again(cluster, refusal):
     assert cli.run(["-m", "seed=range(0,4)", "sweep_dir=s", "launcher=slurm"]) == 0
     for number in (0, 2):
         folder = plan.read(cluster / "work" / "s").jobs[number].folder
         folder.mkdir(parents=True)
         rundir.write_status(folder, {"state": "finished"})
     (cluster / "queued").write_text("17_1 R\n")
-    assert cli.run(["-m", "sweep_dir=s", "launcher=slurm"]) == 2
-    assert "1 job of this sweep is still queued or running" in capsys.readouterr().err
+    assert "1 job of this sweep is still queued or running" in refusal("-m", "sweep_dir=s", "launcher=slurm")
     assert cli.run(["cancel", "s"]) == 0 and (cluster / "cancelled").read_text() == "17_[1]\n"
     (cluster / "queued").write_text("17_1 R\n17_2 PD\n17_3 PD\n")
     assert cli.run(["cancel", "s"]) == 0 and (cluster / "cancelled").read_text() == "17_[1-3]\n"
@@ -167,11 +164,9 @@ def test_a_launcher_of_your_own(cluster):
         ("launcher.options=[rm]", "is no option of sbatch"),
     ],
 )
-def test_settings_that_cannot_work(cluster, capsys, setting, words):
+def test_settings_that_cannot_work(cluster, refusal, setting, words):
     (cluster / "bin" / "sbatch").write_text('#!/bin/bash\necho "sbatch: error: invalid partition specified: x" >&2; exit 1\n')
-    assert cli.run(["-m", "seed=0,1", "sweep_dir=s", "launcher=slurm", setting]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
+    assert words in refusal("-m", "seed=0,1", "sweep_dir=s", "launcher=slurm", setting)
     assert not (cluster / "work" / "s").exists()
 
 

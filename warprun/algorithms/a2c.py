@@ -41,7 +41,6 @@ class A2C(OnPolicyAgent[A2CConfig]):
     recordable = True
 
     def learn_group(self, learner: Learner[A2CConfig], batch: Batch) -> dict[str, torch.Tensor]:
-        """Train the policy of one group on a rollout; return its metrics."""
         config, batch = learner.config, batch.samples()
         moments = (batch.spread.mean, batch.spread.variance) if config.normalize_advantage else None
 
@@ -50,5 +49,4 @@ class A2C(OnPolicyAgent[A2CConfig]):
 
     @classmethod
     def loss(cls, config: A2CConfig) -> RowLoss:
-        """Return the loss of a row."""
         return RowLoss(a2c_loss, Coefficients(config.value_coef), Terms._fields)

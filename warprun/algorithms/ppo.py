@@ -119,6 +119,5 @@ class PPO(OnPolicyAgent[PPOConfig]):
 
     @classmethod
     def loss(cls, config: PPOConfig) -> RowLoss:
-        """Return the loss of a row."""
         clip_value = math.inf if config.clip_value is None else config.clip_value
         return RowLoss(ppo_loss, Coefficients(config.clip, clip_value, config.value_coef), Terms._fields)

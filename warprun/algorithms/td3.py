@@ -128,6 +128,5 @@ class DDPG(OffPolicyAgent[DDPGConfig]):
 
     @classmethod
     def make_learner(cls, config: DDPGConfig, group: GroupSpec, context: Context, seed: int) -> TD3Learner:
-        """Return the learner of one group."""
         as_td3 = TD3Config(**vars(config), policy_delay=1, target_policy_noise=0.0, target_noise_clip=0.0)
         return TD3Learner(as_td3, group, context, seed, config.critics)

@@ -15,7 +15,7 @@ from warprun.checking.effects import actions, constant_fields, resets, source
 from warprun.checking.experience import gather, judge_experience
 from warprun.checking.external import check_external
 from warprun.checking.findings import Finding, Problem, judge
-from warprun.checking.processes import Helper, machine_code, simulated
+from warprun.checking.processes import Helper
 from warprun.checking.rolls import KernelRolls, changing, determinism, digests, masks_of, put, rate, seeds, steps_per_second
 from warprun.config.schema import Config, make_tables, parameters
 from warprun.environment import Environment, arguments
@@ -62,10 +62,10 @@ def check_kernels(setup: Setup, environment: Environment, overrides: Sequence[st
     """Run every check; `overrides` compose the config of `setup` in other processes. Raises UserError as `begin` does."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as running:
         folder = Path(name)
-        code = running.enter_context(machine_code(folder, overrides))
+        code = running.enter_context(Helper("machine_code", folder, *overrides))
         begun = begin(setup, environment)
         begun.steps.save(folder / "steps.npz")
-        simulator = running.enter_context(simulated(folder, folder / "steps.npz", overrides))
+        simulator = running.enter_context(Helper("simulated", folder, folder / "steps.npz", *overrides))
         found = list(check_here(begun))
         found += _simulated(simulator, digests(setup.tables))
         return found + list(_machine_code(code)) + list(_speed(setup, environment, code))

@@ -232,18 +232,14 @@ def constant_fields(engine: KernelEngine, run: Callable[[], object], rounds: int
         constant = [
             f.name
             for f in group.fields
-            if (low[group.name, f.name] == high[group.name, f.name]).all() and not _differs_at_start(low, group, f.name)
+            if (low[group.name, f.name] == high[group.name, f.name]).all()
+            and (low[group.name, f.name] == low[group.name, f.name][:1]).all()
         ]
         if constant:
             fields = listed(f"{group.state.__name__}.{name}" for name in constant)
             yield doubt(
                 f"{fields} never changed, {phases_of(engine.environment, group)}; is a new value not passed on, or is it a parameter?"
             )
-
-
-def _differs_at_start(values: dict[tuple[str, str], np.ndarray], group: Group, name: str) -> bool:
-    value = values[group.name, name]
-    return bool((value != value[:1]).any())
 
 
 def _snapshot(engine: KernelEngine) -> dict[tuple[str, str], np.ndarray]:

@@ -160,8 +160,7 @@ def judge_experience(met: Experience, environment: Environment | None) -> Iterat
     yield from judge("observations", observations(met, environment), "within their bounds, no constant feature")
     ranges = "; ".join(f"{name}: {group.reward_low:.4g} to {group.reward_high:.4g}" for name, group in met.groups.items())
     yield from judge("rewards", rewards(met, environment), ranges)
-    lengths = f"{met.terminated.sum():,} terminated, {met.truncated.sum():,} truncated"
-    yield from judge("episodes", ends(met, environment), lengths)
+    yield from judge("episodes", ends(met, environment), f"{met.terminated.sum():,} terminated, {met.truncated.sum():,} truncated")
     yield from judge("resets", beginnings(met, environment), f"{met.n_envs} environments begin differently")
     if any(group.masks for group in met.groups.values()):
         yield from judge("masks", masks(met, environment), "each action is sometimes allowed and sometimes not, or always allowed")
@@ -276,7 +275,7 @@ def ends(met: Experience, environment: Environment | None) -> Iterator[Problem]:
     """Find episodes that never end, end at once, or end in a step that looks like a time limit."""
     limit = met.spec.time_limit
     died, cut = int(met.terminated.sum()), int(met.truncated.sum())
-    where = _where(environment)
+    where = "" if environment is None else ", " + listed(dict.fromkeys(place_of(phase.function) for phase in environment.phases))
     if limit == 1:
         yield Problem("time_limit=1 ends every episode in its first step; raise time_limit")
     elif died and died == met.terminated[1] and not cut and met.ended >= ENOUGH:
@@ -343,26 +342,13 @@ def beginnings(met: Experience, environment: Environment | None) -> Iterator[Pro
 def can_terminate(environment: Environment) -> bool:
     """Return whether a phase may return anything but False as its third value, as far as its source tells."""
     for phase in environment.phases:
-        statements = returns(phase.function)
-        if not statements or any(not _returns_false(statement) for statement in statements):
+        values = [statement.value for statement in returns(phase.function)]
+        thirds = [value.elts[2] if isinstance(value, ast.Tuple) and len(value.elts) == 3 else None for value in values]
+        if not thirds or any(not isinstance(third, ast.Constant) or third.value is not False for third in thirds):
             return True
     return False
-
-
-def _returns_false(statement: ast.Return) -> bool:
-    value = statement.value
-    if not isinstance(value, ast.Tuple) or len(value.elts) != 3:
-        return False
-    last = value.elts[2]
-    return isinstance(last, ast.Constant) and last.value is False
 
 
 def _mean_length(met: Experience) -> float:
     ages = np.arange(len(met.terminated))
     return float(((met.terminated + met.truncated) * ages).sum() / met.ended)
-
-
-def _where(environment: Environment | None) -> str:
-    if environment is None:
-        return ""
-    return ", " + listed(dict.fromkeys(place_of(phase.function) for phase in environment.phases))

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ LIMIT = 300.0
 class Helper:
     """A module of this package that runs in a process and writes a JSON file."""
 
-    def __init__(self, module: str, found: Path, *arguments: str | Path) -> None:
-        self.found = found
-        self._messages = found.with_suffix(".log")
-        command = [sys.executable, "-m", f"warprun.checking.{module}", *map(str, arguments)]
+    def __init__(self, module: str, folder: Path, *arguments: str | Path) -> None:
+        """Start `module` with the name of its file, which lies in `folder`, and `arguments`."""
+        self.found = folder / f"{module}.json"
+        self._messages = self.found.with_suffix(".log")
+        command = [sys.executable, "-m", f"warprun.checking.{module}", str(self.found), *map(str, arguments)]
         with self._messages.open("wb") as messages:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, env=dict(os.environ))
 
@@ -47,15 +47,3 @@ class Helper:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-
-
-def machine_code(folder: Path, overrides: Sequence[str]) -> Helper:
-    """Start `machine_code.py`."""
-    found = folder / "machine_code.json"
-    return Helper("machine_code", found, found, *overrides)
-
-
-def simulated(folder: Path, steps: Path, overrides: Sequence[str]) -> Helper:
-    """Start `simulated.py` for recorded steps."""
-    found = folder / "simulated.json"
-    return Helper("simulated", found, steps, found, *overrides)

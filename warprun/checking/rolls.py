@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,21 +27,6 @@ SECONDS = 0.5
 """Least time of a measurement of speed."""
 
 
-class Rolls(Protocol):
-    """A simulator that an `Explorer` acts in."""
-
-    trajectory: Trajectory
-
-    def begin(self) -> None:
-        """Reset every environment; row 0 then holds the first observations."""
-
-    def roll(self) -> Trajectory:
-        """Take `horizon` steps."""
-
-    def fault(self) -> Fault | None:
-        """Return the first number that was not finite."""
-
-
 class KernelRolls:
     """Rollouts of kernels: actions are written, and the kernel `step` takes them."""
 
@@ -52,10 +36,12 @@ class KernelRolls:
         self._rolled = False
 
     def begin(self) -> None:
+        """Reset every environment; row 0 then holds the first observations."""
         self.engine.reset()
         self._rolled = False
 
     def roll(self) -> Trajectory:
+        """Take `horizon` steps."""
         if self._rolled:
             self.engine.carry_over()
         self._rolled = True
@@ -65,11 +51,12 @@ class KernelRolls:
         return self.trajectory
 
     def fault(self) -> Fault | None:
+        """Return the first number that was not finite."""
         return self.engine.fault(wait=True)
 
 
 class SimulatorRolls:
-    """Rollouts of any simulator: policy outputs with which only the chosen action is sampled."""
+    """The same of any simulator: policy outputs with which only the chosen action is sampled."""
 
     def __init__(self, simulator: Simulator, explorer: Explorer) -> None:
         self.simulator, self.explorer = simulator, explorer
@@ -89,6 +76,9 @@ class SimulatorRolls:
             outputs = policy_output_of(self.simulator.spec.group(name), actions)
             trajectory.groups[name].policy_output.copy_(torch.from_numpy(outputs))
             trajectory.groups[name].value[row].zero_()
+
+
+Rolls = KernelRolls | SimulatorRolls
 
 
 def policy_output_of(group: GroupSpec, actions: np.ndarray) -> np.ndarray:
@@ -161,9 +151,7 @@ def record(simulator: Simulator, spec: Spec) -> Rows:
     explorer = Explorer(spec, simulator.n_envs)
     rolls: Rolls = KernelRolls(simulator, explorer) if isinstance(simulator, KernelEngine) else SimulatorRolls(simulator, explorer)
     rolls.begin()
-    parts: dict[str, list[np.ndarray]] = {f"the first observation of {name}": [] for name in rolls.trajectory.groups}
-    for name, group in rolls.trajectory.groups.items():
-        parts[f"the first observation of {name}"].append(group.obs[:1].numpy().copy())
+    parts = {f"the first observation of {name}": [group.obs[:1].numpy().copy()] for name, group in rolls.trajectory.groups.items()}
     for _ in range(STEPS // rolls.trajectory.horizon):
         taken = rolls.roll()
         kept = {"terminated": taken.terminated, "truncated": taken.truncated}

@@ -1,6 +1,6 @@
 """Repeat steps in the CUDA simulator, which needs a process of its own.
 
-    python -m warprun.checking.simulated STEPS.npz FOUND.json KEY=VALUE ...
+    python -m warprun.checking.simulated FOUND.json STEPS.npz KEY=VALUE ...
 
 writes the differences, and a digest of the tables as this process makes them.
 """
@@ -21,7 +21,7 @@ from warprun.errors import UserError
 SECONDS = 8.0
 
 
-def main(steps: Path, found: Path, overrides: Sequence[str]) -> None:
+def main(found: Path, steps: Path, overrides: Sequence[str]) -> None:
     """Repeat the steps that file `steps` holds in the environment of `overrides`, and write `found`."""
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     from warprun.checking.agreement import Steps, disagreements, repeat, stepped

@@ -134,7 +134,7 @@ class Watch:
 class Guard:
     """A view of an array that notes negative indices, and writes to the state of another group."""
 
-    def __init__(self, array: np.ndarray, name: str, watch: Watch, others: str = "") -> None:
+    def __init__(self, array: np.ndarray, name: str, watch: Watch, others: str) -> None:
         self.array, self.name, self.watch, self.others = array, name, watch, others
         self.dtype, self.shape, self.ndim, self.size = array.dtype, array.shape, array.ndim, array.size
 

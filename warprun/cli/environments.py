@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.table import Column, Table
 from rich.text import Text
 
-from warprun.checking.processes import machine_code
+from warprun.checking.processes import Helper
 from warprun.cli.process import DONE, FAILED, Outcome
 from warprun.cli.settings import read_settings, whole_number, with_convolutions
 from warprun.config.environments import environment_config, environment_names
@@ -205,7 +205,7 @@ def _tell_scalar_loops(overrides: list[str], steps_per_s: float) -> None:
     """Print the functions that are computed for one environment at a time, and the time of a step."""
     from warprun.kernels.simd import WIDTH
 
-    with tempfile.TemporaryDirectory() as folder, machine_code(Path(folder), overrides) as looking:
+    with tempfile.TemporaryDirectory() as folder, Helper("machine_code", Path(folder), *overrides) as looking:
         found, problem = looking.result()
     if problem:
         print(f"which functions are vectors is not known: {problem}")

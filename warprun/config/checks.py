@@ -15,7 +15,7 @@ from warprun.config.cadence import AUTO, parse
 from warprun.config.concurrency import CONCURRENCY
 from warprun.config.memory_estimate import check_memory
 from warprun.config.registry import Defined
-from warprun.config.schema import MAX_DEPTH, Config, EnvConfig, OriginConfig, load_environment
+from warprun.config.schema import MAX_DEPTH, Config, EnvConfig, OriginConfig, is_open, load_environment
 from warprun.environment import Environment
 from warprun.errors import UserError, check_one_of, check_range, nearest, program, require, shown, typed
 from warprun.kernels.driver import SIMULATOR_LIMIT, check_cuda, check_device
@@ -67,8 +67,9 @@ def check_settings(config: Config) -> Defined:
     known = CONCURRENCY.get(mode) is type(config.concurrency)
     require(known, f"concurrency.name={mode} does not match the chosen mode; write concurrency={mode}")
     require(type(agent) is config_class(agent.name), f"agent.name={agent.name} does not match the chosen agent; write agent={agent.name}")
-    measured = config.origin.n_envs == OriginConfig.MEASURE
-    require(mode == "single" or not measured, f"n_envs=auto measures one process, and concurrency={mode} has several; write a number")
+    require(
+        mode == "single" or not is_open(config), f"n_envs=auto measures one process, and concurrency={mode} has several; write a number"
+    )
     environment, _ = load_environment(config.env, config.concurrency.parallel)
     if isinstance(environment, Environment):
         check_parameters(config.env, environment)

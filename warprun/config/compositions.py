@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
+from typing import cast
 
 from warprun.config.compose import completed, compose, composed
 from warprun.config.kinds import kind
@@ -24,39 +25,30 @@ class Compositions:
 
     def compose(self, overrides: Sequence[str]) -> Config:
         """Compose a config from `overrides` (key=value) and check it. Raises UserError."""
-        values = {key: value for key, _, value in (rewrite(override).partition("=") for override in overrides) if _is_plain(key, value)}
+        split = (rewrite(override).partition("=") for override in overrides)
+        values = {key: value for key, _, value in split if NUMBER.fullmatch(value) or (key == "run_dir" and _path(value))}
         others = [override for override in overrides if rewrite(override).partition("=")[0] not in values]
-        kind = (*others, *values)
-        former = self._composed.get(kind)
+        keys = (*others, *values)
+        former = self._composed.get(keys)
         if former is not None:
             try:
-                config = _with_values(former, values)
+                config = former
+                for key, value in values.items():
+                    name = key.lstrip("+")
+                    config = cast(Config, _with_value(config, name.split("."), value, kind(name)))
             except TypeError:  # a value of another type, which Hydra converts or refuses
                 return compose(overrides)
             return completed(replace(config, origin=replace(config.origin, overrides=list(overrides))))
         config, refers = composed(overrides)
         if not refers and AUTO not in others and config.concurrency.name == "single":  # else n_envs follows from other settings
-            self._composed[kind] = config
+            self._composed[keys] = config
         return completed(config)
-
-
-def _is_plain(key: str, value: str) -> bool:
-    return NUMBER.fullmatch(value) is not None or (key == "run_dir" and _path(value) is not None)
 
 
 def _path(value: str) -> str | None:
     """Return the path in quotes that `rewrite` writes; None if it has characters that quotes change."""
     path = value[1:-1]
     return path if value[:1] == value[-1:] == "'" and path and not set(path) & set("'\\$") else None
-
-
-def _with_values(config: Config, values: dict[str, str]) -> Config:
-    changed: object = config
-    for key, value in values.items():
-        name = key.lstrip("+")
-        changed = _with_value(changed, name.split("."), value, kind(name))
-    assert isinstance(changed, Config)
-    return changed
 
 
 def _with_value(settings: object, path: Sequence[str], value: str, wanted: type) -> object:

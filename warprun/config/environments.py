@@ -24,13 +24,12 @@ def environment_names() -> list[str]:
 
 def environment_config(name: str) -> EnvConfig:
     """Return the config of an environment. Its keys are checked, its values are not. Raises UserError."""
-    return _read(name) or _composed(name)
+    found = _read(name)
+    if found is None:
+        from warprun.config.compose import compose_environment  # imports Hydra
 
-
-def _composed(name: str) -> EnvConfig:
-    from warprun.config.compose import compose_environment  # imports Hydra
-
-    return compose_environment(name)
+        found = compose_environment(name)
+    return found
 
 
 @cache

@@ -160,7 +160,12 @@ def _examined(what: str, title: str, recipe: Recipe, limit: int | None, chosen: 
 
 def make_own(module: str, files: list[Any] | None, kwargs: Mapping[str, object], **more: object) -> object:
     """Return a new environment of a module: what its `environment` returns for `kwargs`, and for `num_envs` or `comm`."""
-    loaded = import_package(module) if files is None else from_plain(files).load()
+    if files is None:
+        loaded = import_package(module)
+    else:
+        entry, modules = files
+        sources = {name: Source(Path(path), Path(place), base64.b64decode(text)) for name, (path, place, text) in modules.items()}
+        loaded = Sources(entry, sources).load()
     make = cast(Callable[..., object], vars(loaded)["environment"])
     return make(**more, **kwargs)
 
@@ -186,8 +191,3 @@ def plain(found: Sources | None) -> list[object] | None:
         for name, source in found.modules.items()
     }
     return [found.entry, modules]
-
-
-def from_plain(files: list[Any]) -> Sources:
-    entry, modules = files
-    return Sources(entry, {name: Source(Path(path), Path(place), base64.b64decode(text)) for name, (path, place, text) in modules.items()})

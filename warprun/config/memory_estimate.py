@@ -190,14 +190,12 @@ def check_evaluation_memory(config: Config, environment: Defined, episodes: int)
 
 def _memory_of_device(config: Config) -> tuple[bool, int | None]:
     """Return whether a run computes on the GPU, and the bytes of memory that are there; None if they are not known."""
-    on_gpu = config.device == "cuda" or (config.device == "auto" and why_no_cuda() is None and _cuda_works())
+    on_gpu = config.device == "cuda"
+    if config.device == "auto" and why_no_cuda() is None:
+        from warprun.simulation.device import cuda_problem  # imports torch; only where there is a GPU
+
+        on_gpu = cuda_problem() is None
     return on_gpu, cuda_memory() if on_gpu else available_memory()
-
-
-def _cuda_works() -> bool:
-    from warprun.simulation.device import cuda_problem  # imports torch; only where there is a GPU
-
-    return cuda_problem() is None
 
 
 def _lowered(config: Config, key: str) -> Config | None:

@@ -25,19 +25,20 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         raise UserError(f"agent.staggered=true: warprun does not cut off episodes of env={config.env.name}: {why}; leave it out")
     on_gpu, fusion = device == "cuda", config.agent.fusion(environment.spec)
     too_wide = "has more rows than the shared memory of a GPU's blocks holds"
-
+    if device != "cpu":
+        from warprun.simulation import cuda_layers  # imports torch
     why_stepwise = why_torch = no_kernel_networks(config.engine.fused, fusion)
     if not of_kernels:
         why_stepwise = "the environment is not made of kernels"
     elif config.concurrency.learners_act:
         why_stepwise = why_stepwise or "concurrency=seed: the learner acts"
-    elif device in ("cuda", "cudasim") and not all(map(rows_fit, (fusion.network_rows or {}).values())):
+    elif device != "cpu" and not all(map(cuda_layers.rows_fit, (fusion.network_rows or {}).values())):
         why_stepwise = why_stepwise or f"a network {too_wide}"
     if on_gpu:
         why_torch = why_torch or why_stepwise  # on a GPU kernels compute networks within fused rollouts only
 
     why_torch_gradients = why_torch or fusion.why_not
-    if on_gpu and not all(map(rows_fit, fusion.gradient_rows.values())):
+    if on_gpu and not all(map(cuda_layers.rows_fit, fusion.gradient_rows.values())):
         why_torch_gradients = why_torch_gradients or f"a network {too_wide}"
     if config.engine.gradients == "kernels" and why_torch_gradients:
         raise UserError(f"engine.gradients=kernels: kernels cannot ({why_torch_gradients}); with engine.gradients=auto torch does it")
@@ -47,7 +48,7 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
     # Kernels may compute parts of what torch computes.
     parts = config.engine.gradients != "torch" and not no_kernel_networks(config.engine.fused, replace(fusion, network_rows={}))
     recurrent = Choice("kernels" if parts and fusion.recurrent_rows else "torch")
-    if on_gpu and recurrent.by == "kernels" and not recurrent_rows_fit(fusion.recurrent_rows):
+    if on_gpu and recurrent.by == "kernels" and not cuda_layers.FLOATS.columns_for(fusion.recurrent_rows, 1):
         recurrent = Choice("torch", f"a layer {too_wide}".replace("rows", "units"))
 
     repeated = Choice("Python", _not_captured(config, environment)) if on_gpu else Choice("Python")
@@ -63,7 +64,7 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         optimizer=Choice("kernels" if parts else "torch"),
         repeated=repeated,
         keeps=config.engine.keep_activations and not why_stepwise and not why_torch_gradients and not on_gpu,
-        no_tensor_cores=_no_tensor_cores() if on_gpu and not why_torch else "",
+        no_tensor_cores=cuda_layers.why_not() if on_gpu and not why_torch else "",
     )
 
 
@@ -76,24 +77,3 @@ def _not_captured(config: Config, environment: Defined) -> str:
     if any(group.leaves for group in environment.spec.groups):
         return "actors leave episodes, so the number of rows to learn from changes"
     return "learners that get no rollout take no part in an update" if config.concurrency.parallel.learners > 1 else ""
-
-
-def rows_fit(rows: int) -> bool:
-    """Return whether a block of shared memory on CUDA holds so many rows of activations."""
-    from warprun.simulation import cuda_layers
-
-    return cuda_layers.rows_fit(rows)
-
-
-def recurrent_rows_fit(rows: int) -> bool:
-    """Return the same for recurrent layers, which are computed in float32."""
-    from warprun.simulation.cuda_layers import FLOATS
-
-    return FLOATS.columns_for(rows, 1) > 0
-
-
-def _no_tensor_cores() -> str:
-    """Return why layers are computed in float32 on CUDA; empty if tensor cores compute them."""
-    from warprun.simulation.cuda_layers import why_not
-
-    return why_not()

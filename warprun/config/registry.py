@@ -194,8 +194,7 @@ def define(
         raise UserError(f"environment {module} does not define `environment`{advice}")
     kind = kind_of(made, chosen)
     if kind in ("batch", "gymnasium"):
-        for option in options:
-            raise UserError(f"env.{option}: {name} has no options; env.kwargs.{option}= gives an argument to the environment")
+        _refuse_options(options, name)
         if kind == "batch":
             return batched_environment(made, chosen, time_limit, name, module)
         return external_environment(made, chosen, time_limit, name, module, found)
@@ -216,6 +215,11 @@ def define(
             " make_simulator(n_envs, first_env, horizon, seed, device, exploration)"
         )
     return environment
+
+
+def _refuse_options(options: Mapping[str, object], name: str) -> None:
+    for option in options:
+        raise UserError(f"env.{option}: {name} has no options; env.kwargs.{option}= gives an argument to the environment")
 
 
 def _refuse_settings(chosen: External, name: str) -> None:
@@ -276,8 +280,7 @@ def _of_maker(
         _makers[id(make)] = make
         if isinstance(made, Closes):
             made.close()
-    for option in options:
-        raise UserError(f"env.{option}: {name} has no options; env.kwargs.{option}= gives an argument to the environment")
+    _refuse_options(options, name)
     return external_environment(make, chosen, time_limit, name, module, found)
 
 

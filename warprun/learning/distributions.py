@@ -27,7 +27,10 @@ def evaluate(
 def _evaluate_choices(
     space: Space, logits: torch.Tensor, mask: torch.Tensor | None, action: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    parts = _log_probs(space, logits, mask)
+    # The smallest finite number, not -inf: exp gives exactly 0, and 0 * log 0 stays 0 forwards and backwards.
+    if mask is not None:
+        logits = torch.where(mask, logits, torch.finfo(logits.dtype).min)
+    parts = tuple(choice.log_softmax(-1) for choice in logits.split(list(space.choices), -1))
     # A loop instead of a stack and a sum: almost every space has a single choice, and then nothing is added.
     log_prob, entropy = _at(parts[0], action, 0), _entropy(parts[0])
     for j, log_p in enumerate(parts[1:], start=1):
@@ -38,7 +41,10 @@ def _evaluate_choices(
 def _evaluate_reals(
     space: Space, policy_output: torch.Tensor, mask: torch.Tensor | None, action: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _gaussian_log_prob(policy_output, action), _gaussian_entropy(policy_output)
+    mean, log_std = policy_output.chunk(2, -1)
+    z = (action - mean) * (-log_std).exp()
+    log_prob = -0.5 * z * z - log_std - 0.5 * math.log(2 * math.pi)
+    return log_prob.sum(-1), (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
 Evaluate: TypeAlias = Callable[[Space, torch.Tensor, torch.Tensor | None, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -58,27 +64,9 @@ def squashed(policy_output: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Te
     return u.tanh(), (-0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi) - log_slope).sum(-1)
 
 
-def _log_probs(space: Space, logits: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-    # The smallest finite number, not -inf: exp gives exactly 0, and 0 * log 0 stays 0 forwards and backwards.
-    if mask is not None:
-        logits = torch.where(mask, logits, torch.finfo(logits.dtype).min)
-    return tuple(choice.log_softmax(-1) for choice in logits.split(list(space.choices), -1))
-
-
 def _at(log_p: torch.Tensor, action: torch.Tensor, j: int) -> torch.Tensor:
     return log_p.gather(-1, action[..., j : j + 1].long()).squeeze(-1)
 
 
 def _entropy(log_p: torch.Tensor) -> torch.Tensor:
     return -(log_p.exp() * log_p).sum(-1)
-
-
-def _gaussian_log_prob(policy_output: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    mean, log_std = policy_output.chunk(2, -1)
-    z = (action - mean) * (-log_std).exp()
-    return (-0.5 * z * z - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
-
-
-def _gaussian_entropy(policy_output: torch.Tensor) -> torch.Tensor:
-    log_std = policy_output.chunk(2, -1)[1]
-    return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)

@@ -257,10 +257,7 @@ class OffPolicyAgent(Generic[C]):
         """Write the values of actions, or the actions, to every group's `policy_output` for the observations of row `row`."""
         for learner, acting in zip(self.learners, self._acting, strict=True):
             group = trajectory.groups[learner.name]
-            obs, policy_output = (
-                group.obs[row].flatten(0, 1),
-                group.policy_output.view(-1, group.policy_output.shape[-1]),
-            )
+            obs, policy_output = group.obs[row].flatten(0, 1), group.policy_output.view(-1, group.policy_output.shape[-1])
             if not learner.carry:
                 acting(obs, policy_output)
                 continue
@@ -290,7 +287,6 @@ class OffPolicyAgent(Generic[C]):
         return metrics
 
     def networks(self) -> dict[str, Network]:
-        """Return each group's acting network for fused rollouts."""
         return {learner.name: learner.kernel_network() for learner in self.learners}
 
     def diagnostics(self, trajectory: Trajectory) -> Metrics:
@@ -306,7 +302,6 @@ class OffPolicyAgent(Generic[C]):
         return {name: tensor for name, tensor in self.state().items() if not name.startswith(memories)}
 
     def state(self) -> State:
-        """Return everything that a checkpoint needs, by name."""
         tensors = {"env_steps": self._env_steps.tensor}
         for learner in self.learners:
             tensors |= {f"{learner.name}/{name}": tensor for name, tensor in learner.tensors().items()}

@@ -246,7 +246,6 @@ class OnPolicyAgent(ABC, Generic[C]):
 
     @property
     def learning_starts(self) -> int:
-        """Environment steps before the first gradient step: none."""
         return 0
 
     def flops_per_env_step(self) -> float:
@@ -254,7 +253,6 @@ class OnPolicyAgent(ABC, Generic[C]):
         return sum(flops_per_row(learner.policy.parameters.numel(), learner.config.passes()) * learner.actors for learner in self.learners)
 
     def act(self, trajectory: Trajectory, row: int) -> None:
-        """Write every group's `policy_output` and `value[row]` for the observations of row `row`."""
         for learner in self.learners:
             group = trajectory.groups[learner.name]
             # Views, never copies: what is written must arrive in the trajectory.
@@ -298,7 +296,6 @@ class OnPolicyAgent(ABC, Generic[C]):
         return by_group(metrics)
 
     def networks(self) -> dict[str, Network]:
-        """Return each group's acting network for the simulator's kernels."""
         return {learner.name: learner.policy.kernel_network() for learner in self.learners}
 
     @classmethod
@@ -327,7 +324,6 @@ class OnPolicyAgent(ABC, Generic[C]):
         return {f"{learner.name}/{name}": tensor for learner in self.learners for name, tensor in learner.policy.tensors().items()}
 
     def state(self) -> State:
-        """Return what a checkpoint holds, by name: the live tensors."""
         tensors = {"updates": self.updates}
         for learner in self.learners:
             tensors |= {f"{learner.name}/{name}": tensor for name, tensor in learner.tensors().items()}

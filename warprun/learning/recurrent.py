@@ -27,11 +27,6 @@ KEEPING = {"lstm": 1, "gru": 1}
 """Which of a cell's gates, in the order of torch, keeps what is remembered: the forget gate, the update gate."""
 
 
-def _by_torch(layers: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = layers(x)
-    return found
-
-
 class Recurrent(nn.Module):
     """Layers, recurrent layers, layers. `sequence`: steps after which all is forgotten; None: never within an episode."""
 
@@ -50,7 +45,7 @@ class Recurrent(nn.Module):
         """Numbers of a carry."""
         self.over_steps: LayerOverSteps | None = None
         """What computes recurrent layers of float32 numbers; None: torch, step by step."""
-        self.over_rows: LayersOverRows = _by_torch
+        self.over_rows: LayersOverRows = nn.Sequential.__call__
         """What computes the other layers where `over_steps` computes the recurrent ones."""
 
     def unroll(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,15 +100,11 @@ class Recurrent(nn.Module):
             ages.append(age)
         return torch.stack(keeps), [torch.stack(ages)[..., None]]
 
-    def _forgets(self, carry: torch.Tensor, begun: torch.Tensor) -> torch.Tensor:
-        """Return [B, 1] bool."""
-        begun = begun[:, None]
-        return begun if self.sequence is None else begun | (carry[:, -1:] >= self.sequence)
-
     def _steps(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the outputs of the last recurrent layer [B, U] and the carry [B, H] after each step, see `unroll`."""
-        for row, begun in zip(self.before(x), begins, strict=True):
-            row, carry = self._step(row, carry.masked_fill(self._forgets(carry, begun), 0.0))
+        for row, begun in zip(self.before(x), begins[..., None], strict=True):
+            forgets = begun if self.sequence is None else begun | (carry[:, -1:] >= self.sequence)
+            row, carry = self._step(row, carry.masked_fill(forgets, 0.0))
             yield row, carry
 
     def _step(self, x: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -103,11 +103,7 @@ class Slices:
 def use_one_torch_thread() -> None:
     """Make torch compute on the thread that calls it, and keep the memory that it frees."""
     torch.set_num_threads(1)
-    _keep_freed_memory()
-
-
-def _keep_freed_memory() -> None:
-    """Tell glibc to reuse freed memory rather than to give it back: page faults on activations cost a fifth of an update."""
+    # glibc would give freed memory back: page faults on activations cost a fifth of an update.
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)

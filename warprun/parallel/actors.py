@@ -62,11 +62,9 @@ class ActorsCrew(Crew):
             refuse_shared_gpu(world.ranks.gather(own), world.layout.name)
 
     def together(self) -> AbstractContextManager[None]:
-        """Do something in all processes or in none."""
         return self._world.ranks.together()
 
     def set_up(self, config: Config) -> Setup:
-        """Return the set-up of this learner. Raises UserError."""
         world = self._world
         communicator: Communicator = SingleProcess()
         if world.layout.learners > 1:
@@ -101,7 +99,6 @@ class ActorsCrew(Crew):
         return ""
 
     def meet(self, folder: Path, saved: checkpoint.Loaded | None, last_words: Callable[[str], None]) -> str:
-        """Wait until all processes are set up, and connect with them."""
         world, continues = self._world, self.simulator.rollouts > 0
         lead(world.ranks, folder, str(self.simulator.rollouts))
         self._connect()
@@ -123,15 +120,12 @@ class ActorsCrew(Crew):
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of all rollouts that were learned from."""
         return self.simulator.env_steps
 
     def lost(self) -> Sequence[str]:
-        """Return the actors that the run goes on without, each with the reason."""
         return self._world.lost
 
     def metrics(self) -> dict[str, float]:
-        """Return what section "Records" of docs/parallel.md lists, since the last call."""
         return dict(self.simulator.metrics())
 
     def end(self) -> None:

@@ -103,7 +103,6 @@ class SeedLearner(LearnerExchange):
         send_weights(self._world, weights, self._ranks)
 
     def close(self) -> None:
-        """End the run for all actors, which wait for weights."""
         send_end(self._world, self._ranks)
 
     def receive(self, into: Sequence[RolloutBuffer], act: Act) -> int:

@@ -72,7 +72,6 @@ class DdpCrew(Crew):
                     raise UserError("it has the same GPU as another rank: start as many processes as there are GPUs, or use device=cpu")
 
     def together(self) -> AbstractContextManager[None]:
-        """Do something in all ranks or in none."""
         return self._ranks.together()
 
     def set_up(self, config: Config) -> Setup:
@@ -89,7 +88,6 @@ class DdpCrew(Crew):
         return self.agent, self._make_simulator(announce, first_env)
 
     def meet(self, folder: Path, saved: checkpoint.Loaded | None, last_words: Callable[[str], None]) -> str:
-        """Wait until all ranks are set up, and connect with them."""
         size = self._ranks.size
         lead(self._ranks, folder, str(saved.path.absolute()) if saved else "")
         self._connect()

@@ -51,17 +51,14 @@ class Distributed:
         dist.destroy_process_group()
 
     def contribute(self, envs: int) -> None:
-        """Say from how many environments this process has something to learn now."""
         count = torch.tensor(float(envs), dtype=torch.float64)
         self._together(lambda: dist.all_reduce(count))
         self._contributes, self._envs = envs > 0, int(count)
 
     def envs(self, own: int) -> int:
-        """Return from how many environments all processes learn now."""
         return own * self.size if self._envs is None else self._envs
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Replace a tensor by its sum over the processes that contribute."""
         if not self._contributes:
             tensor.zero_()
         self.joined += 1
@@ -69,13 +66,11 @@ class Distributed:
         return tensor
 
     def any(self, flag: bool) -> bool:
-        """Return whether `flag` is true in any process."""
         count = torch.tensor(float(flag))
         self._together(lambda: dist.all_reduce(count))
         return bool(count > 0)
 
     def broadcast_(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Replace `tensors` by those of rank 0."""
         for tensor in tensors:
             self._together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
             self.joined += 1  # afterwards: while rank 0 evaluates, the others wait for its order without being ahead of it

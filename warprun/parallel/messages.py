@@ -36,7 +36,6 @@ class MessageActor:
         return self._weights.version != OVER
 
     def send(self, rollout: RolloutBuffer) -> None:
-        """Send a rollout."""
         self._world.wait_for([self._world.comm.Isend(rollout.memory, self._learner, ROLLOUT)])
 
 
@@ -68,7 +67,6 @@ class SyncLearner(LearnerExchange):
         self._world, self._ranks = world, ranks_of_actors(world)
 
     def publish(self, weights: WeightsBuffer) -> None:
-        """Send weights to all actors."""
         send_weights(self._world, weights, self._ranks)
 
     def receive(self, into: Sequence[RolloutBuffer], act: Act) -> int:
@@ -78,7 +76,6 @@ class SyncLearner(LearnerExchange):
         return len(into)
 
     def close(self) -> None:
-        """End the run for all actors, which wait for weights."""
         send_end(self._world, self._ranks)
 
 
@@ -89,7 +86,7 @@ class AsyncLearner(LearnerExchange):
     rollouts of other actors that the learner takes meanwhile, and 0 with one actor.
     """
 
-    def __init__(self, world: World, tolerated: int = 0) -> None:
+    def __init__(self, world: World, tolerated: int) -> None:
         """`tolerated`: how many actors may leave the run."""
         self._world, self._left, self._tolerated = world, 0, tolerated
         self._waiting = ranks_of_actors(world)

@@ -104,7 +104,6 @@ class ReceivedRollouts:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of all rollouts that were learned from."""
         return self._env_steps.value
 
     def prepare(self) -> None:

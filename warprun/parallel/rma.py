@@ -117,7 +117,6 @@ class RmaLearner(LearnerExchange):
         self._shared.world.wait(self._shared.world.peers.Ibarrier().Test)
 
     def publish(self, weights: WeightsBuffer) -> None:
-        """Show weights to the actors."""
         if weights.version != self._version:
             self._version = weights.version
             self._shared.weights.show(weights.version + 1, weights.memory)
@@ -157,7 +156,6 @@ class FromRings:
         self._turn = 0
 
     def __call__(self, into: RolloutBuffer) -> bool | None:
-        """Bring a rollout."""
         if self._pop(self._own, into):
             return True
         # Read before the second look: what an actor makes before its end can be seen then.
@@ -177,21 +175,10 @@ class FromRings:
         return False
 
 
-def newest_of(shared: Shared, choose: Callable[[], int]) -> Takes:
-    """Read the newest rollout of the actor that `choose` returns, perhaps once more."""
-    return lambda into: shared.newest.read(shared.layout.rank(choose()), into.memory) > 0
-
-
-def drawn(actors: int, seed: int) -> Callable[[], int]:
-    """Return a function that draws one of the actors at random."""
-    rng = np.random.default_rng(seed)
-    return lambda: int(rng.integers(actors))
-
-
 def takes(window: str, shared: Shared, seed: int) -> Takes:
     """Return how a learner takes rollouts by the setting `concurrency.window`; `seed`: of what it draws."""
     if window == "queue":
         return FromRings(shared)
-    if window == "random":
-        return newest_of(shared, drawn(shared.layout.actors, seed))
-    return newest_of(shared, itertools.cycle(shared.layout.actors_of(shared.world.rank)).__next__)
+    rng, own = np.random.default_rng(seed), itertools.cycle(shared.layout.actors_of(shared.world.rank))
+    actor = (lambda: int(rng.integers(shared.layout.actors))) if window == "random" else own.__next__
+    return lambda into: shared.newest.read(shared.layout.rank(actor()), into.memory) > 0

@@ -135,10 +135,7 @@ class Drawing:
         """Do nothing: a drawing holds memory only."""
 
     def _shown(self, returned: object, moment: Moment) -> Draws | None:
-        """Return `returned` if it is a function, else None.
-
-        Raises ContractError for a function with unknown arguments.
-        """
+        """Return `returned` if it is a function, else None. Raises ContractError for a function with unknown arguments."""
         if not isinstance(returned, FunctionType):
             return None
         check_arguments(returned, self._environment)
@@ -176,7 +173,7 @@ class Drawing:
         return _single({group.name: state_of(group, moment.states[group.name]) for group in environment.groups})
 
 
-def draw_function(module: ModuleType, environment: Defined, name: str, copied: bool = False) -> Draws:
+def draw_function(module: ModuleType, environment: Defined, name: str, copied: bool) -> Draws:
     """Return the function `draw` of an environment's module; `copied`: it is that of a run.
 
     Raises UserError if there is none, or if it has unknown arguments.

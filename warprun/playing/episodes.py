@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,20 +18,10 @@ from warprun.simulation.trajectory import Trajectory
 from warprun.spec import Space, Spec
 
 
-class Episodes(Protocol):
-    """Plays episodes of one policy."""
-
-    def moments(self, episode: int) -> Iterator[Moment]:
-        """Play episode number `episode` and yield it step by step. Raises TrainingFailed for a number that is not finite."""
-
-    def close(self) -> None:
-        """Free what the environments hold."""
-
-
-def episodes_of(setup: Setup, policy: ChoosesActions, seed: int, episodes: int, greedy: bool) -> Episodes:
+def episodes_of(setup: Setup, policy: ChoosesActions, seed: int, episodes: int, greedy: bool) -> Player | SimulatorEpisodes:
     """Return a player of `episodes` of a policy; `greedy`: with the most probable actions, else with sampled ones.
 
-    Raises UserError.
+    Raises UserError. What it yields, `moments(episode)`, raises TrainingFailed for a number that is not finite.
     """
     if isinstance(setup.environment, Environment):
         return Player(setup, policy, seed, episodes, greedy)

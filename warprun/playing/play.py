@@ -65,6 +65,7 @@ def play(setup: Setup, module: ModuleType, policy: ChoosesActions | None, order:
     if isinstance(drawing, Rendering):
         setup = replace(setup, environment=drawing.environment)
     greedy = order.greedy or policy is None
+    varied = tuple(setup.config.env.randomize) if isinstance(setup.environment, Environment) else ()
     acting = policy or RandomPolicy(setup.environment.spec, derived_seed(order.seed, "random policy"))
     # The seed of `warprun eval`, so that its episodes can be looked at.
     episodes = episodes_of(setup, acting, derived_seed(order.seed, "eval"), order.episodes, greedy)
@@ -72,7 +73,7 @@ def play(setup: Setup, module: ModuleType, policy: ChoosesActions | None, order:
         stack.enter_context(closing(episodes))
         if drawing:
             stack.enter_context(closing(drawing))
-        adds = [stack.enter_context(_TABLES[path.suffix](path, _varied(setup))) for path in order.records if path.suffix in paths.TABLES]
+        adds = [stack.enter_context(_TABLES[path.suffix](path, varied)) for path in order.records if path.suffix in paths.TABLES]
         frames = [stack.enter_context(_FILMS[path.suffix](path, order.fps)) for path in films]
         for episode in range(order.episodes):
             tally = Tally([group.name for group in setup.environment.spec.groups])
@@ -86,7 +87,7 @@ def play(setup: Setup, module: ModuleType, policy: ChoosesActions | None, order:
                         for show in frames:
                             show(frame)
                 tally.count(moment)
-            yield tally.played()
+            yield Played(tally.returns, tally.steps, tally.end)
 
 
 _TABLES = dict(zip(paths.TABLES, (csv_table, npz_arrays), strict=True))
@@ -98,8 +99,8 @@ class Tally:
     """The returns and steps of an episode so far."""
 
     def __init__(self, groups: Sequence[str]) -> None:
-        self._returns = dict.fromkeys(groups, 0.0)
-        self._steps = 0
+        self.returns = dict.fromkeys(groups, 0.0)
+        self.steps = 0
         self.end = "cut"
         """See `Played`."""
 
@@ -107,20 +108,17 @@ class Tally:
         if moment.taken is None:
             return
         for group, rewards in moment.taken.rewards.items():
-            self._returns[group] += float(np.mean(rewards, dtype=np.float64))
-        self._steps += 1
+            self.returns[group] += float(np.mean(rewards, dtype=np.float64))
+        self.steps += 1
         ends = {"fault": moment.taken.replaced, "terminated": moment.taken.terminated, "truncated": moment.taken.truncated}
         self.end = next((end for end, has_come in ends.items() if has_come), self.end)
 
     def caption(self, episode: int, episodes: int, step: int) -> str:
         """Return a line about the episode until this step."""
         which = f"episode {episode}   " if episodes > 1 else ""
-        several = len(self._returns) > 1
-        returns = [f"{f'{group} ' if several else ''}return {value:.4g}" for group, value in self._returns.items()]
+        several = len(self.returns) > 1
+        returns = [f"{f'{group} ' if several else ''}return {value:.4g}" for group, value in self.returns.items()]
         return f"{which}step {step}   {'   '.join(returns)}"
-
-    def played(self) -> Played:
-        return Played(self._returns, self._steps, self.end)
 
 
 def _pictures(setup: Setup, module: ModuleType, every: int) -> Drawing | Rendering:
@@ -135,7 +133,3 @@ def _pictures(setup: Setup, module: ModuleType, every: int) -> Drawing | Renderi
         advice = "" if isinstance(made, Registered) else f"; or {how_to_draw(module, setup.environment, copied)}"
         return Rendering(setup.environment, every, known is None or MODE in known, advice)
     return Drawing(module, setup.environment, setup.tables, setup.config.env.name, copied)
-
-
-def _varied(setup: Setup) -> tuple[str, ...]:
-    return tuple(setup.config.env.randomize) if isinstance(setup.environment, Environment) else ()

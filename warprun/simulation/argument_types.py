@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from warprun.kernels.bound import signature
 from warprun.kernels.mlp import Inference, Network
-from warprun.simulation.arrays import ArrayPlan, Layout
+from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.kernel_module import KernelModule, draw_scalars
 
 ROLLOUT, SINGLE = (0, False, np.uint32(0)), (np.zeros(2, np.int64),)
@@ -30,16 +28,13 @@ def _arrays(built: KernelModule, plan: ArrayPlan) -> list[object]:
     scalars = {"n_envs": plan.n_envs, **draw_scalars(0), **built.values}
     groups = plan.environment.groups
     given = {"Common": plan.common(), **{f"{group.name}_Arrays": plan.of_group(group) for group in groups}}
-    return [_filled(getattr(built.module, name), layouts, scalars) for name, layouts in given.items()]
-
-
-def _filled(kind: type, layouts: Mapping[str, Layout], scalars: Mapping[str, object]) -> object:
-    return kind(**{name: _small(layouts[name]) if name in layouts else scalars[name] for name in kind._fields})  # type: ignore[attr-defined]
-
-
-def _small(layout: Layout) -> np.ndarray:
-    # Rows are flat in kernels.
-    return np.zeros((1,) * (2 if layout.array.rows else len(layout.shape)), layout.dtype)
+    found = []
+    for name, layouts in given.items():
+        kind = getattr(built.module, name)
+        # Rows are flat in kernels.
+        small = {each: np.zeros((1,) * (2 if layout.array.rows else len(layout.shape)), layout.dtype) for each, layout in layouts.items()}
+        found.append(kind(**{each: small[each] if each in small else scalars[each] for each in kind._fields}))
+    return found
 
 
 def _inference() -> Inference:

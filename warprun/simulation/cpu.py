@@ -51,7 +51,7 @@ class CpuBackend:
         self._team.share(self._single[kernel], self._tiles)
 
     def fuse(self, networks: Mapping[str, Network], activations: Mapping[str, torch.Tensor]) -> None:
-        """Prepare `rollout` with these networks, one for each group, which must fit (`config.planning.rows_fit`).
+        """Prepare `rollout` with these networks, one for each group, which must fit (`cuda_layers.rows_fit`).
 
         A rollout fills `activations` (`Trajectory.activations`), which only kernels on CPU do.
         """

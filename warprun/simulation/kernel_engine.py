@@ -281,7 +281,12 @@ class KernelEngine:
             total.zero_()
         common["ended"].zero_()
         common["ended_steps"].zero_()
-        return Episodes(count, steps / count if count else float("nan"), returns, self._count_replaced())
+        replaced = 0
+        if self.replaces:
+            counts = common["replaced"][:, 0]
+            replaced = int(counts.sum())
+            counts.zero_()
+        return Episodes(count, steps / count if count else float("nan"), returns, replaced)
 
     def fault(self, wait: bool = False) -> Fault | None:
         """Return the first fault since the last reset. On CUDA, without `wait`, a later call may be the first to report it."""
@@ -334,14 +339,6 @@ class KernelEngine:
         tile, lane = divmod(env, noted.shape[2])
         found = first_fault(self.environment, noted[tile : tile + 1, :, lane : lane + 1], self.steps, not self.replaces)
         return None if found is None else replace(found, environment=env)
-
-    def _count_replaced(self) -> int:
-        if not self.replaces:
-            return 0
-        counts = self.arrays.common["replaced"][:, 0]
-        replaced = int(counts.sum())
-        counts.zero_()
-        return replaced
 
     def _first_fault(self) -> Fault | None:
         return first_fault(self.environment, self.arrays.common["fault"], self.steps, not self.replaces)

@@ -27,7 +27,7 @@ class Sampler:
         seed: int,
         device: Device,
         exploration: Exploration | None,
-        first_env: int = 0,
+        first_env: int,
     ) -> None:
         self._engine = KernelEngine(
             stand_in(group),

@@ -80,7 +80,6 @@ class CheckedSimulator:
 
     @property
     def steps(self) -> int:
-        """Steps that every environment has taken."""
         return self._own.steps
 
     def collect(self, act: Act, greedy: bool = False) -> Trajectory:

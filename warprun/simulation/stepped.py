@@ -113,7 +113,6 @@ class SteppedSimulator:
 
     @property
     def steps(self) -> int:
-        """Steps that every environment has taken."""
         return self.stepper.steps.value
 
     def prepare(self) -> None:
@@ -163,7 +162,6 @@ class SteppedSimulator:
         return taken
 
     def episodes(self) -> Episodes:
-        """Return the statistics of the episodes that ended since the last call, and reset them."""
         count, steps, rewards, replaced = self.stepper.take_totals()
         share = 1.0 / count if count else float("nan")
         return Episodes(count, steps * share, {self._name: rewards * share}, replaced)
@@ -187,7 +185,6 @@ class SteppedSimulator:
         return state | self.stepper.state()
 
     def close(self) -> None:
-        """End processes and close the environments."""
         self.stepper.close()
 
     def _start(self) -> None:

@@ -50,11 +50,9 @@ class Slurm(Launcher):
         return [f"{done.stdout.strip().split(';')[0]}_{job.number}" for job in jobs]
 
     def alive(self, ids: Sequence[str]) -> set[str]:
-        """Return which tasks SLURM has in its queue."""
         return queued(ids)
 
     def cancel(self, ids: Sequence[str], number: int = signal.SIGTERM) -> None:
-        """Cancel tasks."""
         cancel(ids)
 
 

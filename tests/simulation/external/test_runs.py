@@ -11,6 +11,7 @@ import torch
 import warprun
 from tests.simulation.external import clock
 from tests.simulation.external.simulators import act, environment, simulator
+from tests.written import add_environment
 from warprun.cli import main as cli
 from warprun.errors import UserError
 from warprun.runs import checkpoint
@@ -24,10 +25,9 @@ SOURCE = Path(clock.__file__).read_text()
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with an environment file and its config: `walk` and, with get_state, `saved`."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "conf" / "env").mkdir(parents=True)
     for name, kind in (("walk", "Walk"), ("saved", "Saved")):
         (tmp_path / f"{name}.py").write_text(f"{SOURCE}\n\nenvironment = {kind}\n")
-        (tmp_path / "conf" / "env" / f"{name}.yaml").write_text(f"name: {name}\nmodule: ./{name}.py\ntime_limit: 15\n")
+        add_environment(tmp_path, name, "time_limit: 15\n")
     return tmp_path
 
 
@@ -178,7 +178,7 @@ def test_episodes_without_end_are_told_once(kind: str, limit: str, told: int, fo
 )
 def test_mistakes_are_told_in_one_line(given: list[str], told: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "forgotten.py").write_text(SOURCE.partition("class Saved")[0])
-    (folder / "conf" / "env" / "forgotten.yaml").write_text("name: forgotten\nmodule: ./forgotten.py\n")
+    add_environment(folder, "forgotten")
     if "Ant-v5" in given[-1]:
         try:
             __import__("mujoco")

@@ -22,7 +22,7 @@ from warprun.learning.kernels.cpu.returns import CpuReturns
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.kernels.cpu.updates import CpuKernels
 from warprun.learning.kernels.policy_gradient import PolicyGradient, tile_loss_of
-from warprun.learning.kernels.steps import Kernels, KernelSteps
+from warprun.learning.kernels.steps import KernelSteps
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss
 from warprun.learning.operations import Operations, TorchOperations, average, averaging
 from warprun.learning.optimizers import Adam, Optimizer
@@ -32,6 +32,7 @@ from warprun.spec import GroupSpec
 
 if TYPE_CHECKING:
     from warprun.learning.kernels.cuda.optimizer import CudaAdam
+    from warprun.learning.kernels.cuda.updates import CudaKernels
 
 SHARE_TILES = 4
 """Tiles of a share of a policy's gradient: the sums over the columns of so many cost a quarter of those of single ones."""
@@ -204,7 +205,7 @@ class GradientSteps:
         return KernelSteps(kernels_of(self._trained, config, context), self._group, config, context)
 
 
-def kernels_of(trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> Kernels:
+def kernels_of(trained: Iterable[AnyOptimized], config: OffPolicyConfig, context: Context) -> CpuKernels | CudaKernels:
     """Return the kernels of the device for what a learner trains."""
     if context.device.type == "cpu":
         return CpuKernels(trained, config.batch_size, context.threads)

@@ -7,7 +7,7 @@ Batches and networks are small, so torch would spend its time between operations
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,41 +15,21 @@ from warprun.learning import optimizers
 from warprun.learning.communicator import mean_
 from warprun.learning.descent import AnyOptimized, Due, Taken, Trained
 from warprun.learning.interfaces import Context
+from warprun.learning.kernels.cpu.updates import CpuKernels
 from warprun.learning.kernels.losses import LOSS, VALUE
 from warprun.learning.kernels.tile_loss import Drawn, Gradient, MeanLoss, TileLoss
-from warprun.learning.optimizers import Adam
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import GroupSpec
 
-
-class Step(Protocol):
-    """Takes the steps of an optimizer: `CpuAdam`, `CudaAdam`."""
-
-    def step(self, gradient: torch.Tensor, tau: float = 0.0) -> torch.Tensor:
-        """Clip `gradient` [P] in place, move the parameters, and the target by `tau` to them; return the norm before clipping, []."""
-
-    def compile_ahead(self) -> None:
-        """Let another process compile the kernels (`kernels.ahead`)."""
-
-
-class Kernels(Protocol):
-    """The kernels of a device for the networks of one learner: `cpu.updates.CpuKernels`, `cuda.updates.CudaKernels`."""
-
-    def gradient(self, trained: AnyOptimized, loss: TileLoss) -> Gradient:
-        """Return what computes the gradient of a loss by the parameters of a network."""
-
-    def adam(self, trained: AnyOptimized, optimizer: Adam, target: torch.Tensor | None) -> Step:
-        """Return what moves the parameters of a network, and of its target network."""
-
-    def slope(self, loss: MeanLoss, parameter: torch.Tensor, mean: torch.Tensor, into: torch.Tensor) -> Callable[[], None]:
-        """Return what writes the slope of a loss of one parameter, on tensors [1]."""
+if TYPE_CHECKING:
+    from warprun.learning.kernels.cuda.updates import CudaKernels
 
 
 class KernelSteps:
     """Makes the gradient steps of one learner."""
 
-    def __init__(self, kernels: Kernels, group: GroupSpec, config: OffPolicyConfig, context: Context) -> None:
+    def __init__(self, kernels: CpuKernels | CudaKernels, group: GroupSpec, config: OffPolicyConfig, context: Context) -> None:
         self.kernels, self.rows, self.tau, self.communicator = kernels, config.batch_size, config.tau, context.communicator
         self.error = torch.zeros(config.batch_size, device=context.device)
         """[B]: the temporal-difference errors of the last batch."""
@@ -65,7 +45,8 @@ class TileStep:
 
     def __init__(self, of: KernelSteps, trained: AnyOptimized, loss: TileLoss) -> None:
         assert isinstance(trained.optimizer, optimizers.Adam)
-        self._of, self.gradient = of, of.kernels.gradient(trained, loss)
+        self._of = of
+        self.gradient: Gradient = of.kernels.gradient(trained, loss)
         self._adam = of.kernels.adam(trained, trained.optimizer, trained.target_parameters if isinstance(trained, Trained) else None)
         self.gradient.compile_ahead(of.example)
         self._adam.compile_ahead()

@@ -35,7 +35,7 @@ SLICE_ROWS, SLICES_TOGETHER, SEQUENCES = 4096, 4, 2
 """Rows of a slice of a batch that torch computes on CPU, what the number of slices is a multiple of, and by how many times slices of
 sequences are larger (`learning.slices`)."""
 KEPT_BELOW = 32 << 20
-"""Freed blocks below this size are kept by the process on CPU (`learning.slices._keep_freed_memory`)."""
+"""Freed blocks below this size are kept by the process on CPU (`learning.slices.use_one_torch_thread`)."""
 LOSS_TENSORS = 8
 """Tensors of all numbers of a loss that torch holds at once, forwards and backwards."""
 EVALUATION_TENSORS: dict[ActionKind, int] = {"choices": 2, "reals": 3}

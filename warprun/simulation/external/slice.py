@@ -17,7 +17,7 @@ import numpy as np
 
 from warprun.simulation.arrays import rollout_arrays
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe
-from warprun.simulation.external.sources import Outcome, Singles, Source, Vectorized
+from warprun.simulation.external.sources import Outcome, Singles, Vectorized
 
 ALIGNMENT = 64
 """Bytes, a line of the cache: two arrays never share one."""
@@ -120,7 +120,7 @@ class Slice:
     def __init__(self, arrays: Mapping[str, np.ndarray], job: Job) -> None:
         """Make the environments. Raises EnvironmentFailed."""
         recipe, begin, end = Recipe(**job["recipe"]), job["begin"], job["end"]
-        self._source: Source = (Vectorized if recipe.vector else Singles)(recipe, begin, end - begin, arrays["at"][job["worker"]])
+        self._source = (Vectorized if recipe.vector else Singles)(recipe, begin, end - begin, arrays["at"][job["worker"]])
         self._time_limit, self._replaces = job["time_limit"], job["replaces"]
         self._first_choices = np.cumsum((0, *job["choices"]))[:-1]
         row = {name: arrays[name][:, begin:end] for name in ROWS if name in arrays}

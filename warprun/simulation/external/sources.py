@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
@@ -47,28 +47,6 @@ class Outcome:
     """[n] bool."""
 
 
-class Source(Protocol):
-    """n environments; methods raise EnvironmentFailed."""
-
-    def reset(self, seeds: np.ndarray, out: Outcome) -> None:
-        """Begin an episode in every environment with its seed [n]; writes observations and masks."""
-
-    def step(self, actions: np.ndarray, out: Outcome) -> None:
-        """Take a step with the actions [n, C] of a trajectory."""
-
-    def renew(self, over: Sequence[int], out: Outcome) -> None:
-        """Begin the next episode of the environments `over`, whose episodes have ended; writes observations and masks."""
-
-    def save(self, states: np.ndarray) -> None:
-        """Write what `get_state` returns, for every environment."""
-
-    def load(self, states: np.ndarray) -> None:
-        """Give every environment its state."""
-
-    def close(self) -> None:
-        """Free what the environments hold."""
-
-
 @contextmanager
 def calls(at: np.ndarray, action: str, where: Callable[[], str] = str) -> Iterator[None]:
     """Raise EnvironmentFailed for what the code of an environment raises; `at` [2] says which one is called, see `enter`.
@@ -88,7 +66,7 @@ def enter(at: np.ndarray, environment: int) -> None:
 
 
 class Singles:
-    """A `Source` of environments that are stepped one after the other. `at` [2]: see `slice.layout`."""
+    """Environments that are stepped one after the other. Methods raise EnvironmentFailed. `at` [2]: see `slice.layout`."""
 
     def __init__(self, recipe: Recipe, first: int, count: int, at: np.ndarray) -> None:
         self._at, self._first = at, first
@@ -101,11 +79,13 @@ class Singles:
         self._act = actions(self._envs[0].action_space)
 
     def reset(self, seeds: np.ndarray, out: Outcome) -> None:
+        """Begin an episode in every environment with its seed [n]; writes observations and masks."""
         with calls(self._at, "a reset", partial(self._method, "reset")):
             for n, seed in enumerate(seeds.tolist()):
                 self._reset(n, out, seed=seed)
 
     def step(self, actions: np.ndarray, out: Outcome) -> None:
+        """Take a step with the actions [n, C] of a trajectory."""
         converted = self._act.convert(actions)
         chosen = converted if self._act.space.shape else converted.tolist()
         with calls(self._at, "a step", partial(self._method, "step")):
@@ -124,11 +104,13 @@ class Singles:
                     out.mask[n] = mask_of(info, out.mask.shape[1])
 
     def renew(self, over: Sequence[int], out: Outcome) -> None:
+        """Begin the next episode of the environments `over`, whose episodes have ended; writes observations and masks."""
         with calls(self._at, "a reset", partial(self._method, "reset")):
             for n in over:
                 self._reset(n, out)
 
     def save(self, states: np.ndarray) -> None:
+        """Write what `get_state` returns, for every environment."""
         with calls(self._at, "get_state"):
             for n, env in enumerate(self._envs):
                 enter(self._at, self._first + n)
@@ -140,6 +122,7 @@ class Singles:
                 states[n] = given
 
     def load(self, states: np.ndarray) -> None:
+        """Give every environment its state."""
         with calls(self._at, "set_state"):
             for n, env in enumerate(self._envs):
                 enter(self._at, self._first + n)
@@ -165,7 +148,7 @@ class Singles:
 
 
 class Vectorized:
-    """A `Source` that is one `gymnasium.vector.VectorEnv`."""
+    """The same with one `gymnasium.vector.VectorEnv`."""
 
     def __init__(self, recipe: Recipe, first: int, count: int, at: np.ndarray) -> None:
         self._first, self._at = first, at

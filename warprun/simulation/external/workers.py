@@ -178,7 +178,9 @@ class Workers:
         self._fail_ended(worker, action)
 
     def _fail_ended(self, worker: int, action: str) -> None:
-        self._fail(worker, action, f"its process {_ending(self._workers[worker].process)}")
+        code = self._workers[worker].process.wait()
+        ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self._fail(worker, action, f"its process {ending}")
 
     def _fail(self, worker: int, action: str, reason: str) -> None:
         self._end()
@@ -212,12 +214,6 @@ def _start(shared: SharedArrays, job: Job) -> _Worker:
         while text:
             text = text[os.write(to_worker, text) :]
     return _Worker(process, to_worker, answers, held)
-
-
-def _ending(process: subprocess.Popen[bytes]) -> str:
-    """Return how a process ended, in words."""
-    code = process.wait()
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def shares(n_envs: int, workers: int) -> list[tuple[int, int]]:

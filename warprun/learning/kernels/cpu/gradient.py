@@ -247,12 +247,10 @@ class CpuGradient:
         """What `_compute` has."""
 
     def compile_ahead(self, batch: NamedTuple) -> None:
-        """Let another process compile the kernels for batches of such tensors (`kernels.ahead`)."""
         ahead.want(self.module, "gradient", signature(self._call(batch, Layout()).arguments))
         ahead.want(self.module, "finish", signature(self._finish.arguments))
 
     def __call__(self, batch: NamedTuple, count: int, layout: Layout = UNKNOWN) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the flat gradient [P] of the mean loss over `count` rows, and means of its terms; the next call overwrites both."""
         if self._compute is None:
             self._compute = self._call(batch, layout)
         if batch is not self._batch or layout is not self._layout or count != self._count:

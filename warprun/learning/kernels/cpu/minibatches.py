@@ -187,7 +187,6 @@ class CpuMinibatches:
         return self._mean
 
     def adapt(self, kl: torch.Tensor, desired: float) -> None:
-        """Change the learning rate by the divergence of an update, [], see `Operations`."""
         self._adapt.change(kl=kl.numpy(), desired=desired)
         self._adapt(0, 1, 0)
 
