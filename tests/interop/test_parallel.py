@@ -10,7 +10,7 @@ from gymnasium.error import ResetNeeded
 import warprun
 from tests.selection import few
 from warprun.errors import UserError
-from warprun.interop.environments import load
+from warprun.interop.environments import Wishes, load
 from warprun.simulation.kernel_module import typed
 from warprun.simulation.plain import PlainEnvironment
 
@@ -50,7 +50,7 @@ def test_pettingzoo_finds_nothing_wrong_and_every_agent_must_act():
 @pytest.mark.parametrize("name", few([MARKET, "tag_gridworld", "tag_continuous"], MARKET))
 def test_agents_get_what_the_actors_of_plain_python_get(name):
     env = warprun.make_parallel(name, time_limit=6)
-    environment = load(name, time_limit=6)[1]
+    environment = load(name, Wishes(time_limit=6))[1]
     plain = PlainEnvironment(environment, seed=5, params=typed(environment.params()), tables=environment.make_tables())
     agents = {group.name: [f"{group.name}_{n}" for n in range(group.size)] for group in environment.groups}
     assert env.possible_agents == [agent for own in agents.values() for agent in own]

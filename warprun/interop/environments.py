@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from sys import getrefcount
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -32,16 +32,16 @@ Info: TypeAlias = dict[str, Any]
 MOST_ENVIRONMENTS = 2**31 - 1
 
 
-class Wishes(TypedDict, total=False):
-    """The settings of an environment that a caller can give, as in the config group `env`; None: as without them."""
+class Wishes(NamedTuple):
+    """The settings of an environment that a caller can give, as in the config group `env`."""
 
-    params: Mapping[str, object] | None
+    params: Mapping[str, object] | None = None
     """Parameters that differ from the environment's defaults."""
-    options: Mapping[str, object] | None
+    options: Mapping[str, object] | None = None
     """Options that the environment or its tables are built with."""
-    randomize: Mapping[str, tuple[float, float]] | None
+    randomize: Mapping[str, tuple[float, float]] | None = None
     """Parameters that each environment draws from (low, high) at the start of every episode."""
-    time_limit: int | None
+    time_limit: int | None = None
     """Steps after which an episode is truncated; None: the environment's own limit."""
 
 
@@ -71,37 +71,30 @@ def make_engine(config: EnvConfig, environment: Environment, *, num_envs: int, d
     return engine
 
 
-def load(
-    env: str,
-    *,
-    params: Mapping[str, object] | None = None,
-    options: Mapping[str, object] | None = None,
-    randomize: Mapping[str, tuple[float, float]] | None = None,
-    time_limit: int | None = None,
-) -> tuple[EnvConfig, Environment]:
-    """Return the config and the environment that a caller names, with what they wish of it, see `Wishes`.
+def load(env: str, wishes: Wishes) -> tuple[EnvConfig, Environment]:
+    """Return the config and the environment that a caller names.
 
     `env`: a file of conf/env, a dotted module, or the path of a .py file. Raises UserError.
     """
     config = _config(env)
-    for key, given in {"params": params, "options": options, "randomize": randomize}.items():
+    for key, given in {"params": wishes.params, "options": wishes.options, "randomize": wishes.randomize}.items():
         if given is not None and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
             raise UserError(f"{key}={shown(given)} must be a dict with names as its keys")
-    if time_limit is not None:
+    if wishes.time_limit is not None:
         try:
-            whole_number("time_limit", time_limit)
+            whole_number("time_limit", wishes.time_limit)
         except ContractError as error:
             raise UserError(str(error)) from error
     # A config has lists; `check_parameters` refuses what is no pair.
-    drawn: dict[str, object] = {
-        name: list(bounds) if isinstance(bounds, tuple | np.ndarray) else bounds for name, bounds in (randomize or {}).items()
+    randomize: dict[str, object] = {
+        name: list(bounds) if isinstance(bounds, tuple | np.ndarray) else bounds for name, bounds in (wishes.randomize or {}).items()
     }
     config = replace(
         config,
-        params={**config.params, **(params or {})},
-        options={**config.options, **(options or {})},
-        randomize={**config.randomize, **drawn},
-        time_limit=config.time_limit if time_limit is None else time_limit,
+        params={**config.params, **(wishes.params or {})},
+        options={**config.options, **(wishes.options or {})},
+        randomize={**config.randomize, **randomize},
+        time_limit=config.time_limit if wishes.time_limit is None else wishes.time_limit,
     )
     environment, _ = load_environment(config)
     if not isinstance(environment, Environment):
@@ -203,6 +196,16 @@ class Results(NamedTuple):
     """[N, M]."""
 
 
+class ResultSource(Protocol):
+    """Gives the arrays for the next step."""
+
+    def next(self) -> Results:
+        """Return arrays that a step may write."""
+
+    def clear(self) -> None:
+        """Forget all arrays: their engine has a new seed."""
+
+
 def make_results(engine: VectorEngine, actions: tuple[Array, ...]) -> Results:
     """Return new arrays for a step of an environment of one actor."""
     bound = engine.new_step(actions)
@@ -220,11 +223,9 @@ class Overwritten:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all arrays: their engine has a new seed."""
         self._results = make_results(self._engine, self._actions)
 
     def next(self) -> Results:
-        """Return arrays that the next step may write."""
         return self._results
 
 

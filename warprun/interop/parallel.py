@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias, Unpack
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,9 +21,16 @@ Mask: TypeAlias = np.ndarray | tuple[np.ndarray, ...]
 Observation: TypeAlias = np.ndarray | dict[str, Mask]
 
 
-def make_parallel(env: str, **wishes: Unpack[Wishes]) -> WarprunParallelEnv:
+def make_parallel(
+    env: str,
+    *,
+    params: Mapping[str, object] | None = None,
+    options: Mapping[str, object] | None = None,
+    randomize: Mapping[str, tuple[float, float]] | None = None,
+    time_limit: int | None = None,
+) -> WarprunParallelEnv:
     """Return one compiled environment with all its actors as a `pettingzoo.ParallelEnv`; arguments as of `make_vec`. Raises UserError."""
-    return WarprunParallelEnv(env, wishes)
+    return WarprunParallelEnv(env, Wishes(params, options, randomize, time_limit))
 
 
 class WarprunParallelEnv(ParallelEnv):
@@ -36,7 +43,7 @@ class WarprunParallelEnv(ParallelEnv):
     def __init__(self, env: str, wishes: Wishes) -> None:
         self.metadata = {"render_modes": [], "is_parallelizable": True, "name": env}
         self.render_mode = None
-        self.engine = make_engine(*load(env, **wishes), num_envs=1, device="cpu", threads=1)
+        self.engine = make_engine(*load(env, wishes), num_envs=1, device="cpu", threads=1)
         self._groups = self.engine.spec.groups
         self._names = [[f"{group.name}_{n}" for n in range(group.size)] for group in self._groups]
         self.possible_agents = [agent for names in self._names for agent in names]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Unpack
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from warprun.errors import UserError, needs
-from warprun.interop.environments import Info, Wishes
+from warprun.interop.environments import Info
 from warprun.interop.vector import WarprunVectorEnv, as_numpy, make_vec
 
 with needs("stable_baselines3", "sb3"):
@@ -20,12 +20,31 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
 
-def make_sb3(env: str, num_envs: int = 1, *, threads: int | None = None, **wishes: Unpack[Wishes]) -> WarprunVecEnv:
+def make_sb3(
+    env: str,
+    num_envs: int = 1,
+    *,
+    params: Mapping[str, object] | None = None,
+    options: Mapping[str, object] | None = None,
+    randomize: Mapping[str, tuple[float, float]] | None = None,
+    time_limit: int | None = None,
+    threads: int | None = None,
+) -> WarprunVecEnv:
     """Return `num_envs` compiled environments of one actor on CPU as a `VecEnv` of Stable-Baselines3; arguments as of `make_vec`.
 
     Infos of ended episodes have `terminal_observation`, `TimeLimit.truncated` and, as from a `Monitor`, `episode`. Raises UserError.
     """
-    return WarprunVecEnv(make_vec(env, num_envs, threads=threads, statistics=True, **wishes))
+    envs = make_vec(
+        env,
+        num_envs,
+        params=params,
+        options=options,
+        randomize=randomize,
+        time_limit=time_limit,
+        threads=threads,
+        statistics=True,
+    )
+    return WarprunVecEnv(envs)
 
 
 class NoInfo(Info):

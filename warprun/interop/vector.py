@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Literal, Unpack
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from warprun.interop.environments import (
     Kept,
     Overwritten,
     Results,
+    ResultSource,
     Wishes,
     flat_actions,
     load,
@@ -59,7 +60,7 @@ def make_vec(
     """
     if output not in OUTPUTS:
         raise UserError(f"output={shown(output)} is not one of {', '.join(OUTPUTS)}{nearest(str(output), OUTPUTS)}")
-    wishes: Wishes = {"params": params, "options": options, "randomize": randomize, "time_limit": time_limit}
+    wishes = Wishes(params, options, randomize, time_limit)
     return WarprunVectorEnv(env, num_envs, wishes, device=device, threads=threads, output=output, copy=copy, statistics=statistics)
 
 
@@ -77,7 +78,7 @@ class WarprunVectorEnv(VectorEnv):
     def __init__(
         self, env: str, num_envs: int, wishes: Wishes, *, device: str, threads: int | None, output: str, copy: bool, statistics: bool
     ) -> None:
-        config, environment = load(env, **wishes)
+        config, environment = load(env, wishes)
         group = only_actor(env, environment)
         self.engine = make_engine(config, environment, num_envs=num_envs, device=device, threads=threads)
         self.num_envs = num_envs
@@ -90,7 +91,7 @@ class WarprunVectorEnv(VectorEnv):
         self._actions = self.engine.new_actions()
         in_numpy = isinstance(self._actions[0], np.ndarray)
         self._copies = copy and not in_numpy
-        self._results: Kept | Overwritten = (Kept if copy and in_numpy else Overwritten)(self.engine, self._actions)
+        self._results: ResultSource = (Kept if copy and in_numpy else Overwritten)(self.engine, self._actions)
         self._statistics = Statistics(num_envs) if statistics else None
         self._is_seeded = False
 
@@ -203,11 +204,20 @@ class WarprunEnv(gymnasium.Env):
 
     metadata: dict[str, object] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, env: str, *, render_mode: str | None = None, **wishes: Unpack[Wishes]) -> None:
+    def __init__(
+        self,
+        env: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        options: Mapping[str, object] | None = None,
+        randomize: Mapping[str, tuple[float, float]] | None = None,
+        time_limit: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
         if render_mode is not None:
             raise UserError(f"render_mode={shown(render_mode)}: environment {env} cannot be drawn; leave it None")
         self.render_mode = None
-        config, environment = load(env, **wishes)
+        config, environment = load(env, Wishes(params, options, randomize, time_limit))
         self._group = only_actor(env, environment)
         self.engine = make_engine(config, environment, num_envs=1, device="cpu", threads=1)
         self.observation_space = space_of(self._group.observation)

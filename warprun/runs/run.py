@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from warprun.config.cadence import Moment
 from warprun.config.compose import note_on_defaults, note_on_files, note_on_tuned
 from warprun.config.schema import Config, to_dict
-from warprun.errors import RunHasEndedError, TrainingFailed, one_line
+from warprun.errors import TrainingFailed, one_line
 from warprun.runs import checkpoint, gpu_failures, position, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
@@ -35,7 +35,7 @@ class Run:
         self.limits = Limits(config.total_steps, config.max_minutes, self.position.began_s, config.until_steps)
         self.boundary = self.limits.moment(self.position.boundary_s, self.position.env_steps, self.position.iterations)
         """The last completed boundary."""
-        self._refuse_ended()
+        self.limits.refuse_ended(self.boundary, self.position, self.folder, config.stop_when_solved)
         self.records = Records(self.folder, to_dict(config), config.log.live, self.position.records_end)
         self.open = ExitStack()
         self.open.callback(self.records.close)
@@ -52,19 +52,6 @@ class Run:
         self.diagnosed = dict(self.position.diagnostics)
         """The diagnostics of the last rollout, if another process computed it."""
         self.cadences = timetable(config, self.setup.environment, self.boundary, self.position.due_s)
-
-    def _refuse_ended(self) -> None:
-        """Raise RunHasEndedError if there is nothing left to do; if the run was killed just before it wrote its end, that is done now."""
-        try:
-            self.limits.refuse_ended(self.boundary, self.position, self.folder, self.config.stop_when_solved)
-        except RunHasEndedError:
-            former = rundir.read_status(self.folder)
-            if former.get("state") == "running":  # this process holds the folder
-                group = former.get("group")
-                measured = Measured(f"{group}/return" if group else "return", self.position.metrics, {})
-                end = {"state": "solved" if self.position.solved else "finished", "env_steps": self.position.env_steps}
-                rundir.write_status(self.folder, former | end | {"wall_s": round(self.position.wall_s, 3)} | measured.returned)
-            raise
 
     def _make_parts(self) -> None:
         config, message = self.config, self.records.message
