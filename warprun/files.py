@@ -237,28 +237,35 @@ def sync(handle: int) -> None:
     os.fsync(handle)
 
 
-def to_disk(paths: Iterable[Path]) -> None:
-    """Write files and folders to the disk, all at once. Raises OSError."""
-    with ThreadPoolExecutor(MOST_SYNCS) as threads:
-        for _ in threads.map(_to_disk, paths):
-            pass
+def to_disk(paths: Iterable[str | Path]) -> None:
+    """Write files and folders to the disk, all at once. Raises OSError, but not for what is gone or cannot be read."""
+    paths = list(paths)
+    try:
+        with ThreadPoolExecutor(MOST_SYNCS) as threads:
+            for _ in threads.map(_to_disk, paths):
+                pass
+    except RuntimeError:  # the system gives no more threads
+        for path in paths:
+            _to_disk(path)
 
 
 def all_to_disk(folder: Path) -> None:
-    """Write a folder and everything below it to the disk. Raises OSError."""
-    folder = folder.resolve()  # a user may name it by a link; below it a link is not followed
-    to_disk((folder, *folder.rglob("*")))
+    """Write a folder, its own name, and all files and folders below it to the disk, but not what links lead to. Raises OSError."""
+    found = [os.path.join(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files)]
+    to_disk((folder.parent, folder, *(path for path in found if not os.path.islink(path))))
 
 
-def _to_disk(path: Path) -> None:
+def _to_disk(path: str | Path) -> None:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return  # it was temporary
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENXIO, errno.EACCES):  # it was temporary, or is no file of warprun
+            return
+        raise
     try:
         sync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # Some network file systems cannot sync folders.
+        if error.errno != errno.EINVAL:  # Some network file systems cannot sync folders, and no system can sync a pipe.
             error.filename = str(path)
             raise
     finally:

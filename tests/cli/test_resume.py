@@ -68,13 +68,15 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_has_ended(home):
     ended = json.loads(path.read_text())
     earlier = ended | {"state": "running", "env_steps": 1024, "eval": 1.0, "train": 1.0}
     path.write_text(json.dumps(earlier))
+    assert run(["resume=run", "total_steps=1024"]) == 2  # perhaps a mistake: its own limits say when it ends
+    assert json.loads(path.read_text()) == earlier
     assert rundir.read_status(home / "run")["state"] == "killed"
     assert run([*TINY, "total_steps=2048", "run_dir=run", "resume=auto"]) == 0
     found = rundir.read_status(home / "run")
     assert {name: found[name] for name in ended if name not in ("pid", "wall_s")} == {
         name: value for name, value in ended.items() if name not in ("pid", "wall_s")
     }
-    assert found["wall_s"] == pytest.approx(ended["wall_s"], abs=0.1)
+    assert 0 < found["wall_s"] <= ended["wall_s"]
 
 
 @pytest.mark.parametrize(

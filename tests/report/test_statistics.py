@@ -53,6 +53,12 @@ def test_ends_are_those_of_resampled_scores(statistic, count: int) -> None:
     assert band.low == pytest.approx(low, rel=1e-9) and band.high == pytest.approx(high, rel=1e-9)
 
 
+def test_what_has_no_weight_does_not_count() -> None:
+    scores = np.array([10.0, 11.0, 12.0, 1e100])
+    for statistic in (median, iqm):
+        assert interval(scores, statistic)[:2] == (11.5, 10.0)
+
+
 def test_infinite_scores_keep_finite_ends() -> None:
     scores = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, np.inf])
     found = interval(scores, median)

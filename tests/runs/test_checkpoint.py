@@ -3,8 +3,10 @@ import io
 import json
 import os
 import random
+import socket
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from warprun.config.cadence import Cadence, Moment, Recurring
 from warprun.config.schema import CheckpointConfig
 from warprun.errors import UserError
+from warprun.files import all_to_disk, to_disk
 from warprun.runs import checkpoint, rundir
 from warprun.runs.measured import Notes
 from warprun.runs.rundir import Held
@@ -286,6 +289,32 @@ def test_older_checkpoints_go_when_the_new_one_is_on_the_disk(tmp_path, monkeypa
     assert calls[:3] == [f"rename {names[2]}", "sync manifest.json.tmp", "rename manifest.json"]
     assert {f"sync {name}" for name in ("checkpoints", "manifest.json", *names[1:])} == set(calls[3:-1])
     assert calls[-1] == f"remove {names[0]}"
+
+
+def test_what_is_no_file_of_a_run_is_not_written_to_the_disk(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    put(folder, 100)
+    (folder / "link").symlink_to(tmp_path / "nowhere")
+    (folder / "elsewhere").symlink_to("/proc")
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(folder / "socket"))
+        all_to_disk(folder)
+    (tmp_path / "named").symlink_to(folder)
+    all_to_disk(tmp_path / "named")
+
+
+def test_the_disk_is_written_to_without_threads_where_there_are_none(tmp_path, monkeypatch):
+    class Refused(ThreadPoolExecutor):
+        def submit(self, *arguments, **named):
+            raise RuntimeError("can't start new thread")
+
+    calls = []
+    monkeypatch.setattr("warprun.files.ThreadPoolExecutor", Refused)
+    monkeypatch.setattr(os, "fsync", calls.append)
+    to_disk([tmp_path, tmp_path / "missing"])
+    assert len(calls) == 1
 
 
 # What checkpoints cost, and that their share of the time of a run is limited ------------------------------------------

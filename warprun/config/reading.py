@@ -53,7 +53,8 @@ def read_config(path: Path) -> dict[str, object]:
         config: object = _by_sections(text)
         if config is None:
             config, _ = _parsed(text)
-            _check_values(config, "")
+            if isinstance(config, dict):
+                _check_values(config, "")
     except UserError:
         raise
     except (yaml.YAMLError, OSError, ValueError, TypeError, RecursionError) as error:

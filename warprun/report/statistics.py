@@ -65,7 +65,7 @@ def interval(scores: Array, statistic: Statistic) -> Interval:
 def intervals(scores: Array, statistic: Statistic, resamples: int = CURVE_RESAMPLES) -> Band:
     """Return a statistic of scores [runs, points] at every point, with intervals; all points are resampled alike.
 
-    Scores may be infinity; where one is NaN the results are NaN.
+    Scores may be +infinity; where one is NaN the results are NaN.
     """
     count, points = scores.shape
     once = np.ones((count, 1), np.int64)
@@ -88,7 +88,7 @@ def _estimates(ranked: Array, times: Counts, statistic: Statistic) -> Array:
     if not finite:
         return np.full(times.shape[1], np.inf)
     shares = statistic(np.cumsum(times[:finite], axis=0, dtype=times.dtype), len(ranked))
-    found = ranked[finite - 1] * shares[-1] - np.diff(ranked[:finite]) @ shares[:-1]
+    found = ranked[:finite] @ np.diff(shares, axis=0, prepend=0.0)
     return np.where(shares[-1] < 1.0, np.inf, found)
 
 

@@ -12,9 +12,7 @@ from warprun.config.registry import Defined
 from warprun.config.schema import Config
 from warprun.environment import Environment
 from warprun.errors import RunHasEndedError
-from warprun.runs import rundir
 from warprun.runs.evaluation import CHUNK
-from warprun.runs.measured import Measured
 from warprun.runs.position import Position
 
 SHARE = 0.05
@@ -56,26 +54,14 @@ class Limits:
         return f"until_steps={self._last_steps:,}" if is_early else f"total_steps={self.total_steps:,}"
 
     def refuse_ended(self, now: Moment, position: Position, folder: Path, stop_when_solved: bool) -> None:
-        """Raise RunHasEndedError if the checkpoint of a run says that there is nothing left to do, and see that its status says so, too."""
+        """Raise RunHasEndedError if the checkpoint of a run says that there is nothing left to do."""
         if self.reached(now, position.iteration_s) and not position.pending:
-            _write_end(folder, position)
             raise RunHasEndedError(
                 f"the run in {folder} has ended: it took {now.env_steps:,} env_steps of {self._named}; a larger"
                 f" {self._named.partition('=')[0]} or max_minutes continues it"
             )
         if position.solved and stop_when_solved:
-            _write_end(folder, position)
             raise RunHasEndedError(f"the run in {folder} has solved its environment; stop_when_solved=false continues it")
-
-
-def _write_end(folder: Path, position: Position) -> None:
-    """Write the end of a run to its status if it was killed before it did; this process holds the folder."""
-    former = rundir.read_status(folder)
-    if former.get("state") == "running":
-        group = former.get("group")
-        returned = Measured(f"{group}/return" if group else "return", position.metrics, {}).returned
-        end = {"state": "solved" if position.solved else "finished", "env_steps": position.env_steps, "wall_s": round(position.wall_s, 3)}
-        rundir.write_status(folder, former | end | returned)
 
 
 def timetable(config: Config, environment: Defined, boundary: Moment, due_s: Mapping[str, float]) -> dict[str, Recurring]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from warprun.config import environment_copy
 from warprun.config.batched import BatchedEnvironment
 from warprun.config.schema import Config, is_open, to_dict
-from warprun.errors import UserError, program, typed
-from warprun.files import remove_empty, write_atomic
+from warprun.errors import RunHasEndedError, UserError, program, typed
+from warprun.files import all_to_disk, atomic, remove_empty
 from warprun.run_folder import CONFIG, SET_UP, keep_networks
-from warprun.runs import checkpoint, rundir, signals
+from warprun.runs import checkpoint, position, rundir, signals
 from warprun.runs.crew import Crew
+from warprun.runs.measured import Measured
 from warprun.runs.result import Result
 from warprun.runs.run import Run
 from warprun.runs.sealing import network_modules, seal
@@ -29,7 +30,7 @@ def start(run: Run, versions: Mapping[str, object]) -> None:
     rundir.write_versions(run.folder, versions)
     environment_copy.keep(run.folder, env.module, env.options, env.time_limit, environment, run.setup.tables)
     keep_networks(run.folder, list(network_modules(to_dict(run.config)["agent"])))
-    _write_config(run, run.config)  # last: a folder with a config.yaml is a run that can be resumed
+    _write_config(run, run.config)  # last: a folder with a config.yaml is a run that can be resumed, after a power failure, too
 
 
 def restore(run: Run, stored: Config, changed: Sequence[str]) -> None:
@@ -72,7 +73,10 @@ def _write_config(run: Run, config: Config) -> None:
     unsealed = seal(run.folder, text)
     if unsealed:
         run.records.message(unsealed)
-    write_atomic(run.folder / CONFIG, text)
+    with atomic(run.folder / CONFIG) as file:
+        file.write(text)
+        file.flush()
+        all_to_disk(run.folder)
 
 
 def train(config: Config, crew: Crew | None = None) -> Result:
@@ -121,10 +125,23 @@ def resume(config: Config, folder: Path, stored: Config, changed: Sequence[str],
     with signals.flagged():
         try:
             run = _begun(config, held, crew or Crew(), lambda run: restore(run, stored, changed))
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, RunHasEndedError) and not changed:
+                _write_end(folder)
             held.release()
             raise
         return _driven(run)
+
+
+def _write_end(folder: Path) -> None:
+    """Write the end of a run to its status if it was killed after its last checkpoint, before it did so; this process holds the folder."""
+    former = rundir.read_status(folder)
+    if former.get("state") == "running":
+        group, at = former.get("group"), position.read(checkpoint.load(folder).meta.get("run", {}))
+        returned = Measured(f"{group}/return" if group else "return", at.metrics, {}).returned
+        end = {"state": "solved" if at.solved else "finished", "env_steps": at.env_steps, "wall_s": round(at.wall_s, 3)}
+        with suppress(OSError):  # the next command tries again
+            rundir.write_status(folder, former | end | returned)
 
 
 def _start(run: Run) -> None:
