@@ -103,7 +103,8 @@ def _spare_typing() -> None:
 
     NumpyRulesArrayOperator.generic = generic
     # No class of types has others than its own subclasses, which Python finds faster than `abc` does.
-    _TypeMetaclass.__instancecheck__, _TypeMetaclass.__subclasscheck__ = type.__instancecheck__, type.__subclasscheck__
+    _TypeMetaclass.__instancecheck__ = type.__instancecheck__  # type: ignore[method-assign]
+    _TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method-assign]
     # Nobody listens to the lock of LLVM, which is taken in every call of a function of LLVM.
     for told in [each for each in ffi.lib._lock._cblist if each[0].__module__ == "numba.core.base"]:
         ffi.unregister_lock_callback(*told)
