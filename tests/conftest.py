@@ -1,17 +1,20 @@
 """What all tests share: where kernels are kept, and which tests need a GPU or the extra `ptx`."""
 
+from __future__ import annotations
+
+import gc
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-import torch
 
-from warprun.simulation import trial
+if TYPE_CHECKING:
+    import torch
 
 TESTS = Path(__file__).parent
 LONGEST = [TESTS / file for file in ("test_commands.py", "ptx/test_hardware.py", "ptx/test_hosted.py", "test_site.py")]
@@ -34,6 +37,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     # At once: if something ends the tests before their summary, what has failed is known.
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         print(f"\n{report.nodeid} failed in its {report.when}\n{report.longreprtext}", flush=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Do not look for reference cycles among the modules and tests of a process, a million objects that stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -89,6 +103,8 @@ def _mark_cases(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the trial of an environment, before its kernels are compiled, end early."""
+    from warprun.simulation import trial  # not at the top: the process that hands tests to others needs neither torch nor Numba
+
     monkeypatch.setattr(trial, "STEPS", 200)
 
 
@@ -109,6 +125,9 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], dict[str, torch.Tensor]]:
     """Return a function from the name of a block of golden numbers to its tensors."""
+    import numpy as np
+    import torch
+
     data = np.load(Path(__file__).parent / "golden" / "algo_golden.npz")
 
     def block(name: str) -> dict[str, torch.Tensor]:

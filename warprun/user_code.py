@@ -118,12 +118,13 @@ def import_package(name: str) -> ModuleType:
 
 def installed(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of installed packages in a group; several may have the same name."""
-    return _installed(group, tuple(sys.path))
+    return tuple(point for point in _installed(tuple(sys.path)) if point.group == group)
 
 
 @lru_cache(maxsize=8)
-def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=group))  # reads files of all packages on the path
+def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    found = entry_points()  # reads files of all packages on the path
+    return tuple(point for group in found.groups for point in found.select(group=group))
 
 
 def imported(name: str) -> Sources:

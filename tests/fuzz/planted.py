@@ -16,7 +16,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
     "no copy before a phase": (BODIES, "if copies else", "if False else"),
     "phases share their draws": (BODIES, 'f"STEP_{number}", phase=True', '"STEP_0", phase=True'),
     "actors share their draws": (EXPRESSIONS, " + {self.names.define(f'{group.name}_FIRST', str(actors_before))} + actor\"", '"'),
-    "the time limit comes late": (BODIES, "elapsed >= {limit} and", "elapsed > {limit} and"),
+    "the time limit comes late": (EXPRESSIONS, ">= time_limit", "> time_limit"),
     "rewards of phases replace each other": (BODIES, "{'=' if first else '+='} {reward}", "= {reward}"),
     "present is absent": (EXPRESSIONS, "'actor')} != 0", "'actor')} == 0"),
     "the last actor is not summed": (

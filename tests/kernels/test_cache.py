@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 from numba import typeof
 from numba.core.codegen import JITCPUCodegen
+from numba.core.cpu import CPUContext
 from numba.core.types import Literal
 
 import warprun
 from warprun import math
 from warprun.errors import UserError
 from warprun.kernels import ahead, cache
+from warprun.kernels.bound import Call, kernel_module
 from warprun.kernels.cache import KernelFiles
 from warprun.kernels.compile import FLAGS, kernel_function, load_module, own_tuple
 from warprun.random import Rng, uniform
@@ -175,6 +177,25 @@ def test_kernels_that_cannot_be_written_are_used_once(warm: Path, capsys: pytest
     monkeypatch.setattr(cache, "replace", full)
     assert results(load()) == (8.0, 12.0)
     assert capsys.readouterr().err == f"warning: kernels: cannot keep compiled kernels in {warm / 'functions'}: No space left on device\n"
+
+
+def add_one(part, x):
+    x[part] += 1.0
+
+
+def adding() -> Call:
+    """Return a call of a kernel with a module of its own."""
+    module = kernel_module("adding", {"add": [add_one]})
+    del sys.modules[module.__name__]
+    return Call(module.add, np.ones(3, np.float32))
+
+
+def test_a_kernel_that_python_does_not_call_is_read_without_all_that_compiles(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    adding()(0, 3, 0)
+    monkeypatch.setattr(CPUContext, "refresh", lambda context: pytest.fail("Numba loads all that it compiles with"))
+    again = adding()
+    again(0, 3, 0)
+    assert (again.arguments[0] == 2.0).all()
 
 
 # Several processes ----------------------------------------------------------------------------------------------------

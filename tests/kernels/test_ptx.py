@@ -67,6 +67,7 @@ def scalars_of(environment):
     """Return the fields of `Common` that are no arrays."""
     scalars = {"n_envs": 2, "first_env": np.uint32(0), "seed_low": np.uint32(0), "seed_high": np.uint32(0)}
     scalars |= {"p": typed(environment.params())} if environment.params._fields else {}
+    scalars |= {"time_limit": np.int32(environment.time_limit)} if environment.time_limit else {}
     return scalars | ({"tables": environment.tables(**environment.options)} if environment.tables else {})
 
 

@@ -1,14 +1,18 @@
 """Work of Numba that no kernel needs is left out, and what others need is as before."""
 
 import gc
+import operator
 import subprocess
 import sys
 
+import llvmlite.binding
 import numba
 import numpy as np
 import pytest
-from numba.core import errors
+from llvmlite.binding import ffi
+from numba.core import errors, ir, types
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
 
 from warprun.checking.machine_code import nvvm_problem
 from warprun.kernels import thrift
@@ -53,6 +57,50 @@ def test_options_of_compilers_are_as_before() -> None:
     flags.nrt = True
     assert flags.values() == {name: getattr(flags, name) for name in flags.options}
     assert flags == flags.copy() != numba.core.compiler.Flags()
+
+
+def test_variables_of_code_are_found_as_before() -> None:
+    loc = ir.Loc("file.py", 1)
+    scope = ir.Scope(None, loc)
+    x, y, n = (scope.define(name, loc) for name in "xyn")
+    call = ir.Expr.call(x, [y, n], {"of": y}, loc)
+    assert ir.Assign(call, n, loc).list_vars() == [*call.list_vars(), n]
+    assert sorted(each.name for each in call.list_vars()) == ["n", "x", "y", "y"]
+    assert ir.Expr.binop(operator.add, x, y, loc).list_vars() == [x, y]
+    assert ir.Assign(ir.Const(3, loc), n, loc).list_vars() == [n]
+
+
+def test_operators_are_those_of_numbers_and_of_arrays() -> None:
+    add = resolved(operator.add)
+    assert add(types.float32, types.float32) == types.float32
+    assert add(types.int64, types.float32) == types.float64
+    assert add(types.float32[::1], types.float32) == types.float32[::1]
+    assert resolved(operator.neg)(types.float32[::1]) == types.float32[::1]
+    assert resolved(operator.add)(types.unicode_type, types.unicode_type) == types.unicode_type
+
+
+def resolved(function):
+    """Return a function from the types of arguments to the type that the function returns for them."""
+    context = cpu_target.typing_context
+    context.refresh()
+    return lambda *kinds: context.resolve_function_type(context.resolve_value_type(function), kinds, {}).return_type
+
+
+def test_kinds_of_types_are_told_apart_as_before() -> None:
+    array, number = types.float32[::1], types.float32
+    assert isinstance(array, types.ArrayCompatible) and not isinstance(number, types.ArrayCompatible)
+    assert issubclass(types.Array, types.Type) and not issubclass(types.Array, types.Number)
+    assert isinstance(number, types.Number | types.Boolean)
+
+
+def test_who_watches_the_lock_of_llvm_still_does() -> None:
+    seen = []
+    told = (lambda: seen.append("taken"), lambda: seen.append("given back"))
+    ffi.register_lock_callback(*told)
+    llvmlite.binding.get_host_cpu_name()
+    ffi.unregister_lock_callback(*told)
+    assert seen[:2] == ["taken", "given back"]
+    assert not [each for each in ffi.lib._lock._cblist if each[0].__module__ == "numba.core.base"]
 
 
 def linked(kernel, *types):

@@ -2,6 +2,7 @@
 
 import ast
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +57,11 @@ def environment(groups, *, size=1, names=None):
 def sources(env, policies="sampled"):
     targets = [t for t in (CPU, THREAD, BLOCK) if t is not THREAD or env.groups[0].size == 1]
     return [write(ArrayPlan(env, target, 1, 1, policies=policies)) for target in targets]
+
+
+def test_another_time_limit_has_the_same_kernels() -> None:
+    env = environment("ab")
+    assert sources(replace(env, time_limit=7)) == sources(env) != sources(replace(env, time_limit=None))
 
 
 def locals_of(source: str) -> set[str]:

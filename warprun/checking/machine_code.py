@@ -87,6 +87,8 @@ def _module(
         scalars["p"] = typed(parameters(environment, setup.config.env))
     if setup.tables is not None:
         scalars["tables"] = typed(setup.tables._make(map(single_precision, setup.tables)))
+    if environment.time_limit:
+        scalars["time_limit"] = np.int32(environment.time_limit)
     cpu = torch.device("cpu")
     values = store.kernel_values(store.allocate(plan, cpu, {}), trajectory.allocate(environment.spec, 2, 2, cpu), scalars)
     host = ({n: v.numpy() if isinstance(v, torch.Tensor) else v for n, v in given.items()} for given in values.values())

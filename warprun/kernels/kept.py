@@ -7,6 +7,7 @@ functions in it. Here the module that reads the file stands in the place of all 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 from contextlib import nullcontext
@@ -40,6 +41,9 @@ def keep(kernel: Dispatcher, module: ModuleType, owner: str) -> None:
     compiler = "numba.cuda" if "device" in kernel.targetoptions else "numba.core"
     files = KernelFiles(pieces.folder(), kernel.py_func.__name__, partial(_dumps, module, compiler), partial(_loads, module))
     numbas._cache_file, numbas._index_key = files, partial(_key, kernel, module, numbas._index_key)
+    if kernel.targetoptions.get("no_cpython_wrapper"):
+        # Numba would first import and register all that it compiles with, which takes 0.2 s. Only code for Python calls any of that.
+        numbas.load_overload = numbas._load_overload
 
     def compile_alone(signature: tuple[Type, ...]) -> object:
         key = numbas._index_key(signature, kernel.targetctx.codegen())
@@ -65,7 +69,7 @@ def _key(kernel: Dispatcher, module: ModuleType, index: Index, kinds: tuple[Type
         of_kernel = _content(kernel)
     except pieces.UnkeptError:  # a type that has no name but in its module
         described, of_kernel = [str(kind) for kind in kinds], module.__name__
-    return fingerprint((of_kernel, repr(described), repr(index(kinds, codegen)[1:])))
+    return hashlib.sha256(repr((of_kernel, described, index(kinds, codegen)[1:])).encode()).hexdigest()
 
 
 @cache

@@ -6,8 +6,11 @@ import gc
 from functools import cache
 from typing import TYPE_CHECKING
 
-from numba.core import errors, targetconfig
+from llvmlite.binding import ffi
+from numba.core import errors, ir, targetconfig, types
 from numba.core.event import Listener, register
+from numba.core.types.abstract import _TypeMetaclass
+from numba.core.typing.npydecl import NumpyRulesArrayOperator
 from numba.np import linalg
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ def spare() -> None:
     finally:
         linalg.ensure_blas = look
     _spare_compiler(errors, targetconfig)
+    _spare_typing()
 
 
 @cache
@@ -84,3 +88,23 @@ def _spare_compiler(errors: ModuleType, targetconfig: ModuleType) -> None:
     vars(errors.termcolor())["_markup"] = lambda text, *style: text
     defaults = cache(lambda kind: {name: option.default for name, option in kind.options.items()})
     targetconfig.TargetConfig.values = lambda options: defaults(options.__class__) | options._values
+
+
+def _spare_typing() -> None:
+    """Spare Numba searches whose results are known, a tenth of the calls that Python makes in a compilation."""
+    # It asks of every number and every place in the code whether it holds variables.
+    search, without = ir.Inst._rec_list_vars, frozenset({ir.Loc, str, int, float, bool, type(None)})
+    ir.Inst._rec_list_vars = lambda inst, value: [] if type(value) in without else search(inst, value)
+    # It takes `a + b` of two numbers for an operation on arrays until it knows the loops of NumPy for it.
+    of_arrays = NumpyRulesArrayOperator.generic
+
+    def generic(rules: NumpyRulesArrayOperator, args: tuple[types.Type, ...], kws: object) -> object:
+        return of_arrays(rules, args, kws) if any(isinstance(kind, types.ArrayCompatible) for kind in args) else None
+
+    NumpyRulesArrayOperator.generic = generic
+    # No class of types has others than its own subclasses, which Python finds faster than `abc` does.
+    _TypeMetaclass.__instancecheck__ = type.__instancecheck__  # type: ignore[method-assign]
+    _TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method-assign]
+    # Nobody listens to the lock of LLVM, which is taken in every call of a function of LLVM.
+    for told in [each for each in ffi.lib._lock._cblist if each[0].__module__ == "numba.core.base"]:
+        ffi.unregister_lock_callback(*told)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, cast, overload
 
 import numpy as np
 from numba.core.errors import NumbaError
@@ -33,8 +33,8 @@ class KernelModule:
     module: ModuleType
     functions: list[FunctionType]
     """Functions of the environment that kernels call."""
-    values: dict[str, NamedTuple]
-    """Parameters `p` and `tables`, as fields of `Common`."""
+    values: dict[str, object]
+    """Parameters `p`, `tables` and the time limit, as fields of `Common`."""
     of_run: OfRun
     """Parameters, tables and randomization, as `PlainEnvironment` takes them."""
 
@@ -67,7 +67,7 @@ def load(
         kernels.note_tried(built.module)
         announce(f"compiling the kernels of {name} for {device.kind} (kept in {kernels.cache_root()})")
     if device.kind == "cuda" and "tables" in built.values:
-        built.values["tables"] = _on_gpu(built.values["tables"], device)
+        built.values["tables"] = _on_gpu(cast(NamedTuple, built.values["tables"]), device)
     return built
 
 
@@ -92,11 +92,13 @@ def make(
     globals_ |= {} if tables is None else {"Tables": type(single_tables)}  # unused there; kernels know its fields by their numbers
     build = kernels.plain_function if device_kind == "cudasim" else kernels.kernel_function
     module = kernels.load_module(name, program.source, globals_, build)
-    values = {"p": of_run["params"]} if params._fields else {}
+    tuples = {"p": of_run["params"]} if params._fields else {}
     if single_tables is not None:
         # Where something is compiled, `check_functions` has refused writes to tables.
-        values["tables"] = single_tables if compiled else read_only(single_tables)
-    values = {key: kernels.own_tuple(module, f"{key}_of_kernels", value) for key, value in values.items()}
+        tuples["tables"] = single_tables if compiled else read_only(single_tables)
+    values: dict[str, object] = {key: kernels.own_tuple(module, f"{key}_of_kernels", value) for key, value in tuples.items()}
+    if plan.environment.time_limit:
+        values["time_limit"] = np.int32(plan.environment.time_limit)
     return KernelModule(module, functions, values, of_run)
 
 

@@ -52,6 +52,8 @@ def engine(name: str, n_envs: int, networks: Mapping[str, Network] | None, horiz
         tables=tables,
         threads=threads,
         networks=networks,
+        staggered=True,  # the kernels that training has, with episodes that are not cut off
+        whole=True,
     )
 
 
@@ -203,7 +205,7 @@ def test_the_fused_gradient_is_autograds(algorithm: str, space: str, masked: boo
     # All rows twice, the picked ones in another order: `order` must find them.
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     back = torch.argsort(order)
-    shuffled = rows.each(lambda tensor: torch.cat((tensor[order], tensor[order] * 0)))
+    shuffled = rows.each(lambda tensor: torch.cat((tensor[order], torch.zeros_like(tensor))))
     assert isinstance(learner.operations.gradient, PolicyGradient)
     gradient, means = learner.gradient(shuffled, rows.advantage, back)
     scale = np.abs(exact).max()

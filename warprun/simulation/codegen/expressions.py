@@ -147,7 +147,7 @@ class Expressions:
 
     def late(self) -> str:
         """Return the condition under which an episode is cut off after `elapsed` steps."""
-        late = f"elapsed >= {self.plan.environment.time_limit}"
+        late = "np.int32(elapsed) >= time_limit"
         return f"({late} or np.int64(now) == cut_at[0, lane])" if self.plan.staggered else late
 
     def counts(self) -> str:

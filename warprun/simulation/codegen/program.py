@@ -176,6 +176,7 @@ def _classes(expressions: Expressions) -> str:
         "seed_high",
         *(["p"] if expressions.params else []),
         *(["tables"] if plan.environment.tables else []),
+        *(["time_limit"] if plan.environment.time_limit else []),
     ]
     fields = {"Common": [*common, *plan.common()]} | {f"{g.name}_Arrays": list(expressions.arrays[g.name]) for g in expressions.groups}
     return lines(*(f'{name} = namedtuple("{name}", {tuple(given)!r})' for name, given in fields.items()))
