@@ -69,6 +69,7 @@ def _key(kernel: Dispatcher, module: ModuleType, index: Index, kinds: tuple[Type
         of_kernel = _content(kernel)
     except pieces.UnkeptError:  # a type that has no name but in its module
         described, of_kernel = [str(kind) for kind in kinds], module.__name__
+    # Versions and settings of Numba are in the content of the kernel, or in the name of its module.
     return hashlib.sha256(repr((of_kernel, described, index(kinds, codegen)[1:])).encode()).hexdigest()
 
 

@@ -106,5 +106,5 @@ def _spare_typing() -> None:
     _TypeMetaclass.__instancecheck__ = type.__instancecheck__  # type: ignore[method-assign]
     _TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method-assign]
     # Nobody listens to the lock of LLVM, which is taken in every call of a function of LLVM.
-    for told in [each for each in ffi.lib._lock._cblist if each[0].__module__ == "numba.core.base"]:
+    for told in [each for each in getattr(ffi.lib._lock, "_cblist", ()) if each[0].__module__ == "numba.core.base"]:
         ffi.unregister_lock_callback(*told)

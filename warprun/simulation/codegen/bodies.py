@@ -107,7 +107,8 @@ class Bodies:
     def _with_views(self, body: str, observation_row: str = "") -> str:
         """Return `body` after the definitions of its local names: the parts of arrays for this tile or row, and values for all groups."""
         used = set(re.findall(r"\w+", body))
-        views = {name: f"common.{name}" for name in ("p", "tables", "time_limit", "first_env", "seed_low", "seed_high")}
+        of_all = {"p": True, "tables": self.environment.tables, "time_limit": self.environment.time_limit}
+        views = {name: f"common.{name}" for name in (*filter(of_all.get, of_all), "first_env", "seed_low", "seed_high")}
         for name, layout in self.plan.common().items():
             part = self._row("row") + self.target.part(1) if layout.array.rows else ""
             views[name] = self.target.tile(f"common.{name}", layout.shape) if layout.array.tiled else f"common.{name}{part}"
