@@ -15,7 +15,7 @@ from tests.ptx.learning import Found, check, numbers, on_machine
 from tests.ptx.machine import Kind, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.rolling import clear, difference, machine, wrong_in
-from warprun.learning.kernels.cuda import recurrent
+from warprun.learning.kernels.cuda import recurrent, recurrent_tensor
 
 pytestmark = NEEDED
 
@@ -41,7 +41,8 @@ def part(kind: str, units: tuple[int, ...], sequence: int | None, steps: int, co
     network.over_steps = recurrent.layer
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recurrent, "multiprocessors", lambda device: processors)
-        patch.setattr(recurrent, "kernel_module", recurrent.kernel_module.__wrapped__)  # whose kernels run on the machine
+        for module in (recurrent, recurrent_tensor):
+            patch.setattr(module, "kernel_module", module.kernel_module.__wrapped__)  # whose kernels run on the machine
         found = computed(network, steps, count)
     relative = [[tensor / whole.abs().max() for tensor, whole in zip(each, exact, strict=True)] for each in (found, exact)]
     arrays = [numbers((str(n), tensor) for n, tensor in enumerate(each)) for each in relative]

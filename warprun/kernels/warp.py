@@ -45,7 +45,7 @@ ROWS, TERMS, COLUMNS = 16, 16, 16
 WORDS = 32 * 4
 """Words of one part of A: four registers of 32 lanes."""
 
-_LOG2_E_TWICE = 2.8853900817779268
+LOG2_E_TWICE = 2.8853900817779268
 _ONES = 0x3F803F80
 """A word of two 1.0 in bfloat16."""
 
@@ -109,6 +109,35 @@ def last_products(
         return _products(k, accumulators, weights, w, apart, load)
 
     return written(y, (y, weights, w, apart, block, x, stride, first, left), code)
+
+
+@intrinsic
+def products_apart(
+    typing: TypingContext,
+    y: UniTuple,
+    weights: Array,
+    w: Integer,
+    apart: Integer,
+    block: Array,
+    x: Integer,
+    stride: Integer,
+    behind: Integer,
+) -> Intrinsic:
+    """Do what `products` does where each 16 rows of y have rows of their own in the block, those of the next 16 `behind` elements behind."""
+
+    def code(k: Writer, *given: Value) -> Lane:
+        *y, weights, w, apart, block, x, stride, behind = given
+        found = []
+        for m in range(len(y) // 8):
+            words, own = k.b.add(w, k.b.mul(apart, LONG(m))), k.b.add(x, k.b.mul(behind, LONG(m)))
+
+            def load(term: int, column: int, own: Value = own) -> Value:
+                return k.load(block, own, column, (stride, term))[0]
+
+            found += _products(k, y[8 * m : 8 * m + 8], weights, words, apart, load)
+        return found
+
+    return written(y, (y, weights, w, apart, block, x, stride, behind), code)
 
 
 def _products(k: Writer, y: Lane, weights: Value, w: Value, apart: Value, load: Callable[[int, int], Value]) -> Lane:
@@ -284,7 +313,7 @@ def tanh(typing: TypingContext, y: UniTuple) -> Intrinsic:
     """Return 1 - 2 / (1 + e^2y) of each number: the error is 4e-7, absolute and not relative, of which a sum over units needs no more."""
 
     def code(k: Writer, *y: Value) -> Lane:
-        powers = [k.function("ex2.approx.ftz.f32", k.b.fmul(x, REAL(_LOG2_E_TWICE))) for x in y]
+        powers = [k.function("ex2.approx.ftz.f32", k.b.fmul(x, REAL(LOG2_E_TWICE))) for x in y]
         inverses = [k.function("rcp.approx.ftz.f32", k.b.fadd(power, REAL(1.0))) for power in powers]
         return [k.fma(REAL(-2.0), inverse, REAL(1.0)) for inverse in inverses]
 

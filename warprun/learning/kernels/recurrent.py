@@ -23,6 +23,9 @@ class Recurrence(Protocol):
     kind: str
     """Type of the network: lstm or gru."""
 
+    def weights(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weights [G U, U] of what is remembered, in the order in which each of the two passes reads them."""
+
     def run(self, name: str, shape: torch.Size, *tensors: torch.Tensor) -> None:
         """Go through T steps of B sequences of U units, `shape` [T, B, U], "forward" or "backward".
 
@@ -64,20 +67,21 @@ class Layer(torch.autograd.Function):
         x = x.contiguous()
         gates = torch.addmm(bias_ih, x.view(steps * count, -1), weight_ih.T).view(steps, count, -1)
         before, output, extra = x.new_empty(3, steps, count, units).unbind()
-        given = (gates, keeps, weight_hh.T.contiguous(), bias_hh, first, first_cell, before, output, extra)
+        weights, weights_back = kernels.weights(weight_hh)
+        given = (gates, keeps, weights, bias_hh, first, first_cell, before, output, extra)
         kernels.run("forward", before.shape, *(tensor.detach() for tensor in given))
         ctx.kernels = kernels
-        ctx.save_for_backward(x, keeps, first, first_cell, weight_ih, weight_hh, gates, before, extra)
+        ctx.save_for_backward(x, keeps, first, first_cell, weight_ih, weights_back, gates, before, extra)
         ctx.mark_non_differentiable(extra)
         return output, extra
 
     @staticmethod
     def backward(ctx: Kept, slope: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         """Return the gradients of what `forward` takes."""
-        x, keeps, first, first_cell, weight_ih, weight_hh, gates, before, extra = ctx.saved_tensors
+        x, keeps, first, first_cell, weight_ih, weights, gates, before, extra = ctx.saved_tensors
         d_own = torch.empty_like(gates)
         d_past = d_own if ctx.kernels.kind == "lstm" else torch.empty_like(gates)
-        given = (slope.contiguous(), gates, keeps, weight_hh, first, first_cell, before, extra, d_own, d_past)
+        given = (slope.contiguous(), gates, keeps, weights, first, first_cell, before, extra, d_own, d_past)
         ctx.kernels.run("backward", before.shape, *(tensor.detach() for tensor in given))
         own, past = d_own.flatten(0, 1), d_past.flatten(0, 1)
         d_x = (own @ weight_ih).view_as(x) if ctx.needs_input_grad[1] else None
