@@ -4,10 +4,10 @@ A block takes COLUMNS sequences through all steps, a warp computes ROWS units of
 these units, so a lane has all gates of its units and columns in registers, and computes the formulas of `kernels.cells` there. What a step
 remembers goes through shared memory, because the next product needs it of all units:
 
-    forward     outputs, those of a step and of the next in turn, [2 U] rows: a barrier a step
-    backward    slopes of the past's part of the gates, [G U] rows: two barriers a step
+    forward     outputs, those of a step and of the next in turn, [2 U] rows, and LSTM: cells [U]; a barrier a step
+    backward    slopes of the past's part of the gates, [G U] rows; two barriers a step
 
-Cells of an LSTM, and slopes that go to the step before by themselves, stay in registers. With U / ROWS warps of at most REGISTERS a
+Slopes that go to the step before by themselves stay in registers. With U / ROWS warps of at most REGISTERS a
 thread, more than MOST_UNITS units (`simulation.cuda_layers`) have not enough registers.
 """
 
@@ -25,7 +25,7 @@ from warprun.kernels.mlp import LINEAR, Layer
 from warprun.kernels.mlp_tensor import FOUR, ONE, STEP, TWO, pack_backward, pack_layers
 from warprun.kernels.warp import COLUMNS, ROWS, TERMS
 from warprun.learning.kernels.cuda.tiles import barrier
-from warprun.learning.settings.networks import GATES
+from warprun.learning.settings.networks import GATES, STATES
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, WARP, module_for
 from warprun.simulation.cuda_layers import TENSOR_CORES, pack, packing_module
@@ -65,14 +65,24 @@ def keeps_of(given, at, left):
     return warp_values.gather(ONE, given.keeps, at, 0, 0, 1, left)
 
 
-def of_units(given, array, at, left):
+def of_units(units, array, at, left):
     """Return numbers of an array [..., U] for the units and columns of a lane, from index `at` on."""
-    return warp_values.gather(ONE, array, at, 0, 1, given.units, left)
+    return warp_values.gather(ONE, array, at, 0, 1, units, left)
 
 
-def past_products(y, given, block, first, unit, lane):
+def place_of(row, lane):
+    """Return the index of a row and the first column of a lane in the block."""
+    return row * STRIDE + lane % 4 * 2
+
+
+def past_bias(like, given, units, unit):
+    """Return the biases of the past's part of as many gates as `like` has, in all columns."""
+    return warp_values.gather(like, given.bias, unit, units, 1, 0, COLUMNS)
+
+
+def past_products(y, given, units, block, first, unit, lane):
     """Add to the accumulators of gates the products of their weights and of what is remembered, whose rows begin with `first`."""
-    steps = given.units // TERMS
+    steps = units // TERMS
     w, x = unit // ROWS * steps * STEP + lane * 4, (first + lane % 4) * STRIDE + lane // 4
     for _ in range(steps):
         y = warp.products(y, given.weights, w, steps * steps * STEP, block, x, STRIDE)
@@ -81,54 +91,48 @@ def past_products(y, given, block, first, unit, lane):
     return y
 
 
-def past_slopes(y, gates, given, block, unit, lane):
+def past_slopes(y, gates, given, units, block, unit, lane):
     """Return for each gate the slopes of what is remembered, for the slopes of the gates in the block."""
-    steps = given.units // TERMS
+    steps = units // TERMS
     w, x = unit // ROWS * gates * steps * STEP + lane * 4, lane % 4 * STRIDE + lane // 4
     for _ in range(steps):
-        y = warp.products_apart(y, given.weights, w, steps * STEP, block, x, STRIDE, given.units * STRIDE)
+        y = warp.products_apart(y, given.weights, w, steps * STEP, block, x, STRIDE, units * STRIDE)
         w += STEP
         x += TERMS * STRIDE
     return y
 
 
-def lstm_start(given, at, left):
-    """Return what is remembered of the cells before the first step."""
-    return of_units(given, given.first_cell, at, left)
+def lstm_start(given, units, block, unit, at, lane, left):
+    """Write the cells before the first step to the block."""
+    warp.store(of_units(units, given.first_cell, at, left), block, place_of(2 * units + unit, lane), STRIDE, ROWS)
 
 
-def lstm_forward(given, block, first, unit, at, lane, left, keeps, cell, before):
-    """Compute a step of the units and columns of a lane; return cells and outputs."""
-    units = given.units
-    gate_at = at * 4 * units + unit
-    y = warp_values.each(
-        plus,
-        (
-            warp_values.gather(FOUR, given.gates, gate_at, units, 1, 4 * units, left),
-            warp_values.gather(FOUR, given.bias, unit, units, 1, 0, COLUMNS),
-        ),
-    )
-    y = past_products(y, given, block, first, unit, lane)
+def lstm_forward(given, units, block, first, unit, at, lane, left, keeps, before):
+    """Compute a step of the units and columns of a lane; return the outputs."""
+    gate_at, place = at * 4 * units + unit, place_of(2 * units + unit, lane)
+    own, bias = warp_values.gather(FOUR, given.gates, gate_at, units, 1, 4 * units, left), past_bias(FOUR, given, units, unit)
+    y = past_products(warp_values.each(plus, (own, bias)), given, units, block, first, unit, lane)
     i, f = warp_values.sigmoid(y[0:8]), warp_values.sigmoid(y[8:16])
     new, o = warp.tanh(y[16:24]), warp_values.sigmoid(y[24:32])
-    cell = warp_values.each(lstm_cell, (warp_values.each(kept, (keeps, cell)), i, f, new))
+    cell = warp_values.each(kept, (keeps, warp.load(ONE, block, place, STRIDE, ROWS)))
+    cell = warp_values.each(lstm_cell, (cell, i, f, new))
+    warp.store(cell, block, place, STRIDE, ROWS)
     warp_values.scatter(i + f + new + o, given.gates, gate_at, units, 4 * units, left)
     warp_values.scatter(cell, given.extra, at * units + unit, 0, units, left)
-    return cell, warp_values.each(lstm_output, (o, warp.tanh(cell)))
+    return warp_values.each(lstm_output, (o, warp.tanh(cell)))
 
 
-def lstm_backward(given, block, unit, t, at, lane, left, keeps, slope, later):
+def lstm_backward(given, units, block, unit, t, at, lane, left, keeps, slope, later):
     """Compute the slopes of a step; return those of what is remembered by the step before, of outputs and of cells."""
-    units = given.units
-    gate_at, number, place = at * 4 * units + unit, at * units + unit, unit * STRIDE + lane % 4 * 2
+    gate_at, number, place = at * 4 * units + unit, at * units + unit, place_of(unit, lane)
     gates = warp_values.gather(FOUR, given.gates, gate_at, units, 1, 4 * units, left)
     i, f, new, o = gates[0:8], gates[8:16], gates[16:24], gates[24:32]
     if t == 0:
-        before = of_units(given, given.first_cell, number, left)
+        before = of_units(units, given.first_cell, number, left)
     else:
-        before = of_units(given, given.extra, number - given.sequences * units, left)
+        before = of_units(units, given.extra, number - given.sequences * units, left)
     before = warp_values.each(kept, (keeps, before))
-    squashed = warp.tanh(of_units(given, given.extra, number, left))
+    squashed = warp.tanh(of_units(units, given.extra, number, left))
     d_cell = warp_values.each(lstm_cell_slope, (later, slope, o, squashed))
     d_i, d_f, d_new, d_o, d_before = warp_values.each(lstm_slopes, (slope, d_cell, i, f, new, o, before, squashed))
     warp_values.scatter(d_i + d_f + d_new + d_o, given.d_own, gate_at, units, 4 * units, left)
@@ -137,41 +141,32 @@ def lstm_backward(given, block, unit, t, at, lane, left, keeps, slope, later):
     warp.store(d_new, block, place + 2 * units * STRIDE, STRIDE, ROWS)
     warp.store(d_o, block, place + 3 * units * STRIDE, STRIDE, ROWS)
     barrier()
-    y = past_slopes(FOUR, 4, given, block, unit, lane)
+    y = past_slopes(FOUR, 4, given, units, block, unit, lane)
     return warp_values.each(sum_of_four, (y[0:8], y[8:16], y[16:24], y[24:32])), d_before
 
 
-def gru_start(given, at, left):
-    """Return zeros: all that the first step remembers are outputs."""
-    return ONE
+def gru_start(given, units, block, unit, at, lane, left):
+    """Do nothing: all that the first step remembers are outputs."""
 
 
-def gru_forward(given, block, first, unit, at, lane, left, keeps, cell, before):
-    """Compute a step of the units and columns of a lane; return zeros and outputs."""
-    units = given.units
+def gru_forward(given, units, block, first, unit, at, lane, left, keeps, before):
+    """Compute a step of the units and columns of a lane; return the outputs."""
     gate_at = at * 3 * units + unit
-    y = warp_values.each(
-        plus,
-        (
-            warp_values.gather(TWO, given.gates, gate_at, units, 1, 3 * units, left) + ONE,
-            warp_values.gather(THREE, given.bias, unit, units, 1, 0, COLUMNS),
-        ),
-    )
-    y = past_products(y, given, block, first, unit, lane)
+    own, bias = warp_values.gather(TWO, given.gates, gate_at, units, 1, 3 * units, left) + ONE, past_bias(THREE, given, units, unit)
+    y = past_products(warp_values.each(plus, (own, bias)), given, units, block, first, unit, lane)
     reset, update, past = warp_values.sigmoid(y[0:8]), warp_values.sigmoid(y[8:16]), y[16:24]
     own = warp_values.gather(ONE, given.gates, gate_at + 2 * units, 0, 1, 3 * units, left)
     new = warp.tanh(warp_values.each(gru_new, (own, reset, past)))
     warp_values.scatter(reset + update + new, given.gates, gate_at, units, 3 * units, left)
     warp_values.scatter(past, given.extra, at * units + unit, 0, units, left)
-    return cell, warp_values.each(gru_output, (update, new, before))
+    return warp_values.each(gru_output, (update, new, before))
 
 
-def gru_backward(given, block, unit, t, at, lane, left, keeps, slope, later):
+def gru_backward(given, units, block, unit, t, at, lane, left, keeps, slope, later):
     """Compute the slopes of a step; return those of the outputs before: by the gates, and by themselves."""
-    units = given.units
-    gate_at, number, place = at * 3 * units + unit, at * units + unit, unit * STRIDE + lane % 4 * 2
+    gate_at, number, place = at * 3 * units + unit, at * units + unit, place_of(unit, lane)
     gates = warp_values.gather(THREE, given.gates, gate_at, units, 1, 3 * units, left)
-    past, before = of_units(given, given.extra, number, left), of_units(given, given.before, number, left)
+    past, before = of_units(units, given.extra, number, left), of_units(units, given.before, number, left)
     slope = warp_values.each(plus, (slope, later))
     d_reset, d_update, d_new, d_past, d_before = warp_values.each(gru_slopes, (slope, gates[0:8], gates[8:16], gates[16:24], past, before))
     warp_values.scatter(d_reset + d_update + d_new, given.d_own, gate_at, units, 3 * units, left)
@@ -180,7 +175,7 @@ def gru_backward(given, block, unit, t, at, lane, left, keeps, slope, later):
     warp.store(d_update, block, place + units * STRIDE, STRIDE, ROWS)
     warp.store(d_past, block, place + 2 * units * STRIDE, STRIDE, ROWS)
     barrier()
-    y = past_slopes(THREE, 3, given, block, unit, lane)
+    y = past_slopes(THREE, 3, given, units, block, unit, lane)
     return warp_values.each(sum_of_three, (y[0:8], y[8:16], y[16:24])), d_before
 
 
@@ -188,30 +183,32 @@ KERNEL = '''"""The steps of $kind layers on tensor cores; written by warprun."""
 
 from numba import cuda, float32
 
+UNITS = $units
+
 
 @cuda.jit(cache=CACHE, fastmath=False, **BOUND)
 def forward(given):
-    units, count, lane = given.units, given.sequences, cuda.threadIdx.x % WARP
+    count, lane = given.sequences, cuda.threadIdx.x % WARP
     memory = cuda.shared.array(0, float32)
     unit, column = cuda.threadIdx.x // WARP * ROWS + lane // 4, lane % 4 * 2
     row = cuda.blockIdx.x * COLUMNS + column
     left = count - row
-    output = of_units(given, given.first, row * units + unit, left)
-    cell = ${kind}_start(given, row * units + unit, left)
+    output = of_units(UNITS, given.first, row * UNITS + unit, left)
+    ${kind}_start(given, UNITS, memory, unit, row * UNITS + unit, lane, left)
     for t in range(given.steps):
-        at, first = t * count + row, t % 2 * units
+        at, first = t * count + row, t % 2 * UNITS
         keeps = keeps_of(given, at, left)
         output = each(kept, (keeps, output))
-        store(output, memory, (first + unit) * STRIDE + column, STRIDE, ROWS)
-        scatter(output, given.before, at * units + unit, 0, units, left)
+        store(output, memory, place_of(first + unit, lane), STRIDE, ROWS)
+        scatter(output, given.before, at * UNITS + unit, 0, UNITS, left)
         cuda.syncthreads()
-        cell, output = ${kind}_forward(given, memory, first, unit, at, lane, left, keeps, cell, output)
-        scatter(output, given.output, at * units + unit, 0, units, left)
+        output = ${kind}_forward(given, UNITS, memory, first, unit, at, lane, left, keeps, output)
+        scatter(output, given.output, at * UNITS + unit, 0, UNITS, left)
 
 
 @cuda.jit(cache=CACHE, fastmath=False, **BOUND)
 def backward(given):
-    units, count, lane = given.units, given.sequences, cuda.threadIdx.x % WARP
+    count, lane = given.sequences, cuda.threadIdx.x % WARP
     memory = cuda.shared.array(0, float32)
     unit, column = cuda.threadIdx.x // WARP * ROWS + lane // 4, lane % 4 * 2
     row = cuda.blockIdx.x * COLUMNS + column
@@ -221,29 +218,29 @@ def backward(given):
         t = given.steps - 1 - back
         at = t * count + row
         keeps = keeps_of(given, at, left)
-        slope = each(plus, (of_units(given, given.slope, at * units + unit, left), slope))
-        slope, later = ${kind}_backward(given, memory, unit, t, at, lane, left, keeps, slope, later)
+        slope = each(plus, (of_units(UNITS, given.slope, at * UNITS + unit, left), slope))
+        slope, later = ${kind}_backward(given, UNITS, memory, unit, t, at, lane, left, keeps, slope, later)
         slope, later = each(kept, (keeps, slope)), each(kept, (keeps, later))
         cuda.syncthreads()
 '''
-"""The kernels of a type of network."""
+"""The kernels of a type of network and a number of units, by which addresses are constants: with variables there are not enough registers."""
 OWN = {"lstm": (lstm_start, lstm_forward, lstm_backward), "gru": (gru_start, gru_forward, gru_backward)}
 """Functions that the kernels of a type call, beside those of all types."""
 
 
 @cache
-def kernel_module(kind: str) -> ModuleType:
-    """Return the kernels of a type of network."""
-    functions = (kept, plus, keeps_of, of_units, warp.store, warp_values.each, warp_values.scatter, *OWN[kind])
+def kernel_module(kind: str, units: int) -> ModuleType:
+    """Return the kernels of a type of network and a number of units."""
+    functions = (kept, plus, keeps_of, of_units, place_of, warp.store, warp_values.each, warp_values.scatter, *OWN[kind])
     names: dict[str, object] = {f.__name__: f for f in functions}
     numbers = {"COLUMNS": COLUMNS, "ROWS": ROWS, "STRIDE": STRIDE, "WARP": WARP, "ONE": ONE}
-    return module_for(f"{kind}_tensor_cuda", fill(KERNEL, kind=kind), names | numbers | {"BOUND": BOUND})
+    return module_for(f"{kind}_tensor_cuda", fill(KERNEL, kind=kind, units=str(units)), names | numbers | {"BOUND": BOUND})
 
 
 def launched(kind: str, name: str, sequences: int, units: int) -> tuple[ModuleType, tuple[int, int], int]:
     """Return the kernels, grid and shared memory of a launch of one of them."""
-    rows = (2 if name == "forward" else GATES[kind]) * units
-    return kernel_module(kind), (-(-sequences // COLUMNS), units // ROWS * WARP), 4 * rows * STRIDE
+    rows = (1 + STATES[kind] if name == "forward" else GATES[kind]) * units
+    return kernel_module(kind, units), (-(-sequences // COLUMNS), units // ROWS * WARP), 4 * rows * STRIDE
 
 
 @cache
