@@ -1,6 +1,7 @@
 """The kernels of recurrent layers, as PTX on the CPU: what float64 gives, in any order of threads, no hazard, and lean code."""
 
 import copy
+import itertools
 import re
 from functools import partial
 
@@ -10,12 +11,16 @@ from numba import typeof
 
 from tests.kernels.test_ptx import compiled, instructions, no_device_needed, product_overhead  # noqa: F401
 from tests.learning.cpu.test_recurrent import computed, made
+from tests.ptx import project
 from tests.ptx.build import CAPABILITY, NEEDED
 from tests.ptx.learning import Found, check, numbers, on_machine
 from tests.ptx.machine import Kind, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.rolling import clear, difference, machine, wrong_in
-from warprun.learning.kernels.cuda import recurrent, recurrent_tensor
+from warprun.kernels import mlp_tensor
+from warprun.learning.kernels.cuda import recurrent
+from warprun.learning.kernels.cuda import recurrent_slopes as slopes
+from warprun.learning.kernels.cuda import recurrent_tensor as tensor
 
 pytestmark = NEEDED
 
@@ -31,7 +36,9 @@ CASES = {
     }.items()
 }
 """Type; units, steps after which all is forgotten, steps, sequences, multiprocessors."""
-BY_DEFAULT = ("lstm, two layers", "gru, blocks that are not full")
+BY_DEFAULT = (("lstm, two layers", True), ("gru, blocks that are not full", True), ("gru, two layers", False))
+"""Case; whether on tensor cores."""
+WITHOUT_TENSOR_CORES = (7, 5)
 
 
 def part(kind: str, units: tuple[int, ...], sequence: int | None, steps: int, count: int, processors: int) -> Found:
@@ -41,21 +48,31 @@ def part(kind: str, units: tuple[int, ...], sequence: int | None, steps: int, co
     network.over_steps = recurrent.layer
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recurrent, "multiprocessors", lambda device: processors)
-        for module in (recurrent, recurrent_tensor):
+        for module in (recurrent, tensor):
             patch.setattr(module, "kernel_module", module.kernel_module.__wrapped__)  # whose kernels run on the machine
+        patch.setattr(slopes, "multiprocessors", lambda device: processors)
+        patch.setattr(slopes, "weight_slopes_of", slopes.WeightSlopes)
         found = computed(network, steps, count)
     relative = [[tensor / whole.abs().max() for tensor, whole in zip(each, exact, strict=True)] for each in (found, exact)]
     arrays = [numbers((str(n), tensor) for n, tensor in enumerate(each)) for each in relative]
     return arrays[0], arrays[1]
 
 
-@pytest.mark.parametrize("name", [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.long) for name in CASES])
-def test_kernels_compute_what_float64_does(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "tensor_cores"),
+    [
+        pytest.param(*case, marks=() if case in BY_DEFAULT else pytest.mark.long)
+        for case in itertools.product(CASES, (True, False))
+    ],
+)
+def test_kernels_compute_what_float64_does(name: str, tensor_cores: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not tensor_cores:
+        monkeypatch.setattr(project, "CAPABILITY", WITHOUT_TENSOR_CORES)
     assert check(partial(part, *CASES[name])) == []
 
 
 BARRIER = "cuda.syncthreads()"
-PLANTED = [
+IN_FLOAT32 = [
     ("gru, two layers", Mistake("no barrier before the formulas", BARRIER, "pass", nth=1), Kind.READ_OF_ANOTHERS_WRITE),
     ("gru, two layers", Mistake("no barrier before the next product", BARRIER, "pass", nth=2), Kind.READ_OF_ANOTHERS_WRITE),
     ("gru, two layers", Mistake("no barrier before the product of slopes", BARRIER, "pass", nth=4), Kind.READ_OF_ANOTHERS_WRITE),
@@ -66,8 +83,47 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("case", "mistake", "by"), PLANTED, ids=[mistake.name for _, mistake, _ in PLANTED])
-def test_mistakes_are_caught(case: str, mistake: Mistake, by: Kind | str) -> None:
+ON_TENSOR_CORES = [
+    ("lstm", Mistake("no barrier before the product", BARRIER, "pass", nth=0), Kind.READ_OF_ANOTHERS_WRITE),
+    ("lstm", Mistake("no barrier after the product of slopes", BARRIER, "pass", nth=1), Kind.WRITE_OF_WHAT_ANOTHER_READS),
+    ("gru", Mistake("no barrier before the product of slopes", "barrier()", "pass", tensor.gru_backward), Kind.READ_OF_ANOTHERS_WRITE),
+    ("lstm", Mistake("one place for what is remembered", "t % 2 * UNITS", "0"), Kind.WRITE_OF_WHAT_ANOTHER_READS),
+    ("gru", Mistake("columns without a sequence", "left = count - row", "left = COLUMNS", nth=0), Kind.OUT_OF_BOUNDS),
+    ("lstm", Mistake("an episode goes on", "at = t * count + row\n        keeps", "at = t * count\n        keeps"), "numbers"),
+    ("lstm", Mistake("keeps of the step before", "keeps_of(given, at, left)", "keeps_of(given, max(at - count, row), left)"), "numbers"),
+    ("lstm", Mistake("slopes of a step later", "at * UNITS + unit, left), slope", "min(at + count, count) * UNITS + unit, left), slope"), "numbers"),
+    ("lstm", Mistake("gates exchanged", "y[0:8]), warp_values.sigmoid(y[8:16])", "y[8:16]), warp_values.sigmoid(y[0:8])", tensor.lstm_forward), "numbers"),
+    ("gru", Mistake("slopes of gates exchanged", "gates[0:8], gates[8:16]", "gates[8:16], gates[0:8]", tensor.gru_backward), "numbers"),
+    ("lstm", Mistake("weights of another gate", "steps * steps * STEP", "steps * STEP", tensor.past_products), "numbers"),
+    ("lstm", Mistake("terms of another lane", "(first + lane % 4)", "(first + lane % 2)", tensor.past_products), "numbers"),
+    ("gru", Mistake("a gate's slopes twice", "STRIDE, units * STRIDE", "STRIDE, 0", tensor.past_slopes), "numbers"),
+    ("lstm", Mistake("a gate without slopes", "(x + y) + (z + w)", "(x + y) + z", tensor.sum_of_four), "numbers"),
+    ("lstm", Mistake("cells of the step after", "number - given.sequences * units", "number", tensor.lstm_backward), "numbers"),
+    ("gru", Mistake("no rests of the weights", "part == 1", "part == 2", mlp_tensor._words), "numbers"),
+]
+"""On two layers of a type."""
+DEFAULT = {"gates exchanged", "no rests of the weights"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "mistake", "by"),
+    [pytest.param(*each, id=each[1].name, marks=() if each[1].name in DEFAULT else pytest.mark.long) for each in ON_TENSOR_CORES],
+)
+def test_mistakes_on_tensor_cores_are_caught(kind: str, mistake: Mistake, by: Kind | str) -> None:
+    tensor.sources.cache_clear()
+    try:
+        assert_caught(f"{kind}, two layers", mistake, by)
+    finally:
+        tensor.sources.cache_clear()
+
+
+@pytest.mark.parametrize(("case", "mistake", "by"), IN_FLOAT32, ids=[mistake.name for _, mistake, _ in IN_FLOAT32])
+def test_mistakes_in_float32_are_caught(case: str, mistake: Mistake, by: Kind | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project, "CAPABILITY", WITHOUT_TENSOR_CORES)
+    assert_caught(case, mistake, by)
+
+
+def assert_caught(case: str, mistake: Mistake, by: Kind | str) -> None:
     clear(machine())
     found, exact = on_machine(partial(part, *CASES[case]), Order.RANDOM, mistake=mistake)
     assert mistake.made

@@ -49,6 +49,8 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
     recurrent = Choice("kernels" if parts and fusion.recurrent_rows else "torch")
     if on_gpu and recurrent.by == "kernels" and not recurrent_rows_fit(fusion.recurrent_rows):
         recurrent = Choice("torch", f"a layer {too_wide}".replace("rows", "units"))
+    elif on_gpu and recurrent.by == "kernels":
+        recurrent = Choice("kernels", _recurrent_in_float32(fusion.recurrent_units))
 
     repeated = Choice("Python", _not_captured(config, environment)) if on_gpu else Choice("Python")
     if on_gpu and not repeated.why:
@@ -86,7 +88,7 @@ def rows_fit(rows: int) -> bool:
 
 
 def recurrent_rows_fit(rows: int) -> bool:
-    """Return the same for recurrent layers, which are computed in float32."""
+    """Return the same for recurrent layers, of which float32 takes the widest."""
     from warprun.simulation.cuda_layers import FLOATS
 
     return FLOATS.columns_for(rows, 1) > 0
@@ -97,3 +99,10 @@ def _no_tensor_cores() -> str:
     from warprun.simulation.cuda_layers import why_not
 
     return why_not()
+
+
+def _recurrent_in_float32(units: int) -> str:
+    """Return why recurrent layers of so many units are computed in float32 on CUDA; empty if tensor cores compute them."""
+    from warprun.simulation.cuda_layers import recurrent_why_not
+
+    return recurrent_why_not(units)

@@ -24,8 +24,8 @@ from torch import nn
 
 from warprun.kernels.cells import gru_new, gru_output, gru_slopes, lstm_cell, lstm_cell_slope, lstm_output, lstm_slopes
 from warprun.kernels.mlp_cuda import FOUR, TALL, accumulate, four, read, write, write_rows
-from warprun.learning.kernels.cuda import recurrent_tensor
-from warprun.learning.kernels.recurrent import compute, over_steps
+from warprun.learning.kernels.cuda import recurrent_slopes, recurrent_tensor
+from warprun.learning.kernels.recurrent import Gradients, compute, gradients, over_steps
 from warprun.learning.recurrent import Cell
 from warprun.learning.settings.networks import GATES, KERNEL_UNITS, STATES, recurrent_rows
 from warprun.math import sigmoid, tanh
@@ -333,6 +333,13 @@ class CudaRecurrence:
         else:
             module, grid, shared_bytes = recurrent_tensor.launched(self.kind, name, sequences, units)
         launch(module, name, grid, (on_device(given),), shared_bytes)
+
+    def gradients(self, x: torch.Tensor, before: torch.Tensor, d_own: torch.Tensor, d_past: torch.Tensor) -> Gradients:
+        """Return the gradients of the parameters, see `Recurrence`: by torch if tensor cores cannot, or not for so many inputs."""
+        inputs, units = x.shape[1], before.shape[1]
+        if recurrent_why_not(units) or not recurrent_slopes.columns_for(self.kind, inputs, units):
+            return gradients(x, before, d_own, d_past)
+        return recurrent_slopes.weight_slopes_of(self.kind, inputs, units, x.device)(x, before, d_own, d_past)
 
     def _in_float32(self, sequences: int, units: int, device: torch.device) -> tuple[ModuleType, tuple[int, int], int]:
         """Return the kernels, grid and shared memory of a launch."""
