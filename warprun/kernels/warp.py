@@ -123,7 +123,7 @@ def products_apart(
     stride: Integer,
     behind: Integer,
 ) -> Intrinsic:
-    """Do what `products` does where each 16 rows of y have rows of their own in the block, those of the next 16 `behind` elements behind."""
+    """Do what `products` does where each 16 rows of y have rows of their own in the block, of the next 16 `behind` elements behind."""
 
     def code(k: Writer, *given: Value) -> Lane:
         *y, weights, w, apart, block, x, stride, behind = given

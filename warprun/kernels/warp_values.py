@@ -52,9 +52,7 @@ def gather(
 
 
 @intrinsic
-def scatter(
-    typing: TypingContext, y: UniTuple, array: Array, at: Integer, apart: Integer, across: Integer, left: Integer
-) -> Intrinsic:
+def scatter(typing: TypingContext, y: UniTuple, array: Array, at: Integer, apart: Integer, across: Integer, left: Integer) -> Intrinsic:
     """Write accumulators to an array, see `gather`; the 16 rows of each tile lie together."""
 
     def code(k: Writer, *given: Value) -> Lane:

@@ -223,7 +223,7 @@ def backward(given):
         slope, later = each(kept, (keeps, slope)), each(kept, (keeps, later))
         cuda.syncthreads()
 '''
-"""The kernels of a type of network and a number of units, by which addresses are constants: with variables there are not enough registers."""
+"""The kernels of a type of network and a number of units, by which addresses are constants, else registers do not suffice."""
 OWN = {"lstm": (lstm_start, lstm_forward, lstm_backward), "gru": (gru_start, gru_forward, gru_backward)}
 """Functions that the kernels of a type call, beside those of all types."""
 
