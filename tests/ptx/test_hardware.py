@@ -241,6 +241,8 @@ COUNTERS = (
     "evaluate_choices",
     "choices_slopes",
     "add_products",
+    "past_products",
+    "past_slopes",
     "add_share",
     "split_word",
     "pack",

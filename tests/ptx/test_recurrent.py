@@ -35,6 +35,7 @@ CASES = {
         "two layers": ((32, 48), None, 5, 3, 1),
         "blocks that are not full": ((64,), 2, 4, 45, 2),
         "two threads share a sum": ((64,), None, 3, 12, 1),
+        "as many units as tensor cores compute": ((256,), None, 2, 17, 1),
     }.items()
 }
 """Type; units, steps after which all is forgotten, steps, sequences, multiprocessors."""
@@ -141,7 +142,11 @@ def assert_caught(case: str, mistake: Mistake, by: Kind | str) -> None:
     ("module", "instruction", "products", "overhead"),
     [
         # 12 loads for 32 multiply-adds, addresses and the count.
-        *((partial(recurrent.kernel_module, kind, *sizes), "fma.rn.f32", 32, 2.0) for kind in ("lstm", "gru") for sizes in ((28, 1), (4, 4))),
+        *(
+            (partial(recurrent.kernel_module, kind, *sizes), "fma.rn.f32", 32, 2.0)
+            for kind in ("lstm", "gru")
+            for sizes in ((28, 1), (4, 4))
+        ),
         # 16 loads and 24 instructions that split numbers for 24 or 18 products, backward up to 96 of them for 24.
         *((partial(tensor.kernel_module, kind, 64), "mma.sync", 18, 3.5) for kind in ("lstm", "gru")),
     ],

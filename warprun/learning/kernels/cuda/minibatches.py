@@ -1,7 +1,8 @@
 """Kernels (CUDA) for the work between the gradients of minibatches; `cpu.minibatches` is the same on CPU.
 
 The advantages of all minibatches of an epoch are picked at once, and their moments computed: one block for each minibatch, and of large
-minibatches sums of several blocks before. An order is made by sorting random keys: by one block as long as its shared memory holds them, by torch if there are more.
+minibatches sums of several blocks before. An order is made by sorting random keys: by one block as long as its shared memory holds them, by
+torch if there are more.
 """
 
 from __future__ import annotations
