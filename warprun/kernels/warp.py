@@ -111,35 +111,6 @@ def last_products(
     return written(y, (y, weights, w, apart, block, x, stride, first, left), code)
 
 
-@intrinsic
-def products_apart(
-    typing: TypingContext,
-    y: UniTuple,
-    weights: Array,
-    w: Integer,
-    apart: Integer,
-    block: Array,
-    x: Integer,
-    stride: Integer,
-    behind: Integer,
-) -> Intrinsic:
-    """Do what `products` does where each 16 rows of y have rows of their own in the block, of the next 16 `behind` elements behind."""
-
-    def code(k: Writer, *given: Value) -> Lane:
-        *y, weights, w, apart, block, x, stride, behind = given
-        found = []
-        for m in range(len(y) // 8):
-            words, own = k.b.add(w, k.b.mul(apart, LONG(m))), k.b.add(x, k.b.mul(behind, LONG(m)))
-
-            def load(term: int, column: int, own: Value = own) -> Value:
-                return k.load(block, own, column, (stride, term))[0]
-
-            found += _products(k, y[8 * m : 8 * m + 8], weights, words, apart, load)
-        return found
-
-    return written(y, (y, weights, w, apart, block, x, stride, behind), code)
-
-
 def _products(k: Writer, y: Lane, weights: Value, w: Value, apart: Value, load: Callable[[int, int], Value]) -> Lane:
     right = []
     for column in (0, 8):

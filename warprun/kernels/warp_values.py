@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
-from warprun.kernels.warp import LOG2_E_TWICE
-from warprun.kernels.warp_writer import LONG, REAL, Writer, written
+from warprun.kernels.warp import LOG2_E_TWICE, WORDS
+from warprun.kernels.warp_writer import LONG, REAL, WORD, Writer, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +85,66 @@ def _strewn_at(k: Writer, given: Sequence[Value], place: tuple[int, int, int]) -
     for stride, count in zip(strides, place, strict=True):
         at = k.b.add(at, k.b.mul(stride, LONG(count)))
     return at
+
+
+@intrinsic
+def store_words(typing: TypingContext, y: UniTuple, block: Array, at: Integer, rests: Integer) -> Intrinsic:
+    """Write ROWS rows of numbers to a block as words of two, rows g and g + 8 in both parts: the lower rows of `products_of_words`.
+
+    `at` of lane 4 g + t is the index of row g, column 2 t; what the rounding leaves is `rests` elements behind.
+    """
+
+    def code(k: Writer, *given: Value) -> Lane:
+        *y, block, at, rests = given
+        pairs = [[y[4 * n + odd], y[4 * n + 2 + odd]] for n in range(2) for odd in range(2)]
+        for part, words in enumerate(k.split(pairs)):
+            for n in range(2):
+                values = [k.b.bitcast(word, REAL) for word in words[2 * n : 2 * n + 2]]
+                k.store(block, at, 8 * n, values, (rests, part))
+        return []
+
+    return written(types.void, (y, block, at, rests), code)
+
+
+@intrinsic
+def products_of_words(
+    typing: TypingContext,
+    y: UniTuple,
+    weights: Array,
+    w: Integer,
+    apart: Integer,
+    block: Array,
+    x: Integer,
+    stride: Integer,
+    rests: Integer,
+    behind: Integer,
+) -> Intrinsic:
+    """Do what `warp.products` does for rows that are words already (`store_words`), so that no warp splits what another one has split.
+
+    `x` of lane 4 g + t is the index of row t of words, column g. The weights must have their terms in this order: `term_of_words`. Each 16
+    rows of y have words of their own, those of the next 16 `behind` elements behind; 0: they share them.
+    """
+
+    def code(k: Writer, *given: Value) -> Lane:
+        *y, weights, w, apart, block, x, stride, rests, behind = given
+        found: Lane = []
+        for m in range(len(y) // 8):
+            own = k.b.add(x, k.b.mul(behind, LONG(m)))
+            left = [k.load(weights, w, part * WORDS, (apart, m), 4, WORD) for part in range(2)]
+            for n in range(2):
+                right = []
+                for part in range(2):
+                    at = k.b.add(own, k.b.mul(rests, LONG(part)))
+                    right.append([k.load(block, at, 8 * n, (stride, 4 * register), 1, WORD)[0] for register in range(2)])
+                found += k.products(left, right, y[8 * m + 4 * n : 8 * m + 4 * n + 4])
+        return found
+
+    return written(y, (y, weights, w, apart, block, x, stride, rests, behind), code)
+
+
+def term_of_words(term: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return which of TERMS is in the place of each in `warp.term_of`: the upper half of a word is 8 terms behind, not 4."""
+    return term // 16 * 16 + term % 4 + term // 4 % 2 * 8 + term // 8 % 2 * 4
 
 
 @intrinsic

@@ -2,7 +2,7 @@
 
 A block takes COLUMNS sequences through all steps, a warp computes ROWS units of them. Its product has a tile of ROWS rows for each gate of
 these units, so a lane has all gates of its units and columns in registers, and computes the formulas of `kernels.cells` there. What a step
-remembers goes through shared memory, because the next product needs it of all units:
+remembers goes through shared memory, because the next product needs it of all units, as words of two bfloat16:
 
     forward     outputs, those of a step and of the next in turn, [2 U] rows, and LSTM: cells [U]; a barrier a step
     backward    slopes of the past's part of the gates, [G U] rows; two barriers a step
@@ -13,22 +13,28 @@ thread, more than MOST_UNITS units (`simulation.cuda_layers`) have not enough re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from warprun.kernels import warp, warp_values
 from warprun.kernels.cells import gru_new, gru_output, gru_slopes, lstm_cell, lstm_cell_slope, lstm_output, lstm_slopes
 from warprun.kernels.mlp import LINEAR, Layer
 from warprun.kernels.mlp_tensor import FOUR, ONE, STEP, TWO, pack_backward, pack_layers
 from warprun.kernels.warp import COLUMNS, ROWS, TERMS
+from warprun.kernels.warp_values import term_of_words
 from warprun.learning.kernels.cuda.tiles import barrier
 from warprun.learning.settings.networks import GATES, STATES
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, WARP, module_for
 from warprun.simulation.cuda_layers import TENSOR_CORES, pack, packing_module
+
+Numbers: TypeAlias = NDArray[np.integer]
 
 float32 = np.float32
 
@@ -75,6 +81,12 @@ def place_of(row, lane):
     return row * STRIDE + lane % 4 * 2
 
 
+def keep_words(y, units, block, first, unit, lane):
+    """Write numbers of the units and columns of a lane to the block as words, whose rows begin with `first`: [U / 2], then their rests."""
+    at = place_of(first + unit // ROWS * 8 + lane // 4, lane)
+    warp_values.store_words(y, block, at, units // 2 * STRIDE)
+
+
 def past_bias(like, given, units, unit):
     """Return the biases of the past's part of as many gates as `like` has, in all columns."""
     return warp_values.gather(like, given.bias, unit, units, 1, 0, COLUMNS)
@@ -85,9 +97,9 @@ def past_products(y, given, units, block, first, unit, lane):
     steps = units // TERMS
     w, x = unit // ROWS * steps * STEP + lane * 4, (first + lane % 4) * STRIDE + lane // 4
     for _ in range(steps):
-        y = warp.products(y, given.weights, w, steps * steps * STEP, block, x, STRIDE)
+        y = warp_values.products_of_words(y, given.weights, w, steps * steps * STEP, block, x, STRIDE, units // 2 * STRIDE, 0)
         w += STEP
-        x += TERMS * STRIDE
+        x += TERMS // 2 * STRIDE
     return y
 
 
@@ -96,9 +108,9 @@ def past_slopes(y, gates, given, units, block, unit, lane):
     steps = units // TERMS
     w, x = unit // ROWS * gates * steps * STEP + lane * 4, lane % 4 * STRIDE + lane // 4
     for _ in range(steps):
-        y = warp.products_apart(y, given.weights, w, steps * STEP, block, x, STRIDE, units * STRIDE)
+        y = warp_values.products_of_words(y, given.weights, w, steps * STEP, block, x, STRIDE, units // 2 * STRIDE, units * STRIDE)
         w += STEP
-        x += TERMS * STRIDE
+        x += TERMS // 2 * STRIDE
     return y
 
 
@@ -124,7 +136,7 @@ def lstm_forward(given, units, block, first, unit, at, lane, left, keeps, before
 
 def lstm_backward(given, units, block, unit, t, at, lane, left, keeps, slope, later):
     """Compute the slopes of a step; return those of what is remembered by the step before, of outputs and of cells."""
-    gate_at, number, place = at * 4 * units + unit, at * units + unit, place_of(unit, lane)
+    gate_at, number = at * 4 * units + unit, at * units + unit
     gates = warp_values.gather(FOUR, given.gates, gate_at, units, 1, 4 * units, left)
     i, f, new, o = gates[0:8], gates[8:16], gates[16:24], gates[24:32]
     if t == 0:
@@ -136,10 +148,10 @@ def lstm_backward(given, units, block, unit, t, at, lane, left, keeps, slope, la
     d_cell = warp_values.each(lstm_cell_slope, (later, slope, o, squashed))
     d_i, d_f, d_new, d_o, d_before = warp_values.each(lstm_slopes, (slope, d_cell, i, f, new, o, before, squashed))
     warp_values.scatter(d_i + d_f + d_new + d_o, given.d_own, gate_at, units, 4 * units, left)
-    warp.store(d_i, block, place, STRIDE, ROWS)
-    warp.store(d_f, block, place + units * STRIDE, STRIDE, ROWS)
-    warp.store(d_new, block, place + 2 * units * STRIDE, STRIDE, ROWS)
-    warp.store(d_o, block, place + 3 * units * STRIDE, STRIDE, ROWS)
+    keep_words(d_i, units, block, 0, unit, lane)
+    keep_words(d_f, units, block, units, unit, lane)
+    keep_words(d_new, units, block, 2 * units, unit, lane)
+    keep_words(d_o, units, block, 3 * units, unit, lane)
     barrier()
     y = past_slopes(FOUR, 4, given, units, block, unit, lane)
     return warp_values.each(sum_of_four, (y[0:8], y[8:16], y[16:24], y[24:32])), d_before
@@ -164,16 +176,16 @@ def gru_forward(given, units, block, first, unit, at, lane, left, keeps, before)
 
 def gru_backward(given, units, block, unit, t, at, lane, left, keeps, slope, later):
     """Compute the slopes of a step; return those of the outputs before: by the gates, and by themselves."""
-    gate_at, number, place = at * 3 * units + unit, at * units + unit, place_of(unit, lane)
+    gate_at, number = at * 3 * units + unit, at * units + unit
     gates = warp_values.gather(THREE, given.gates, gate_at, units, 1, 3 * units, left)
     past, before = of_units(units, given.extra, number, left), of_units(units, given.before, number, left)
     slope = warp_values.each(plus, (slope, later))
     d_reset, d_update, d_new, d_past, d_before = warp_values.each(gru_slopes, (slope, gates[0:8], gates[8:16], gates[16:24], past, before))
     warp_values.scatter(d_reset + d_update + d_new, given.d_own, gate_at, units, 3 * units, left)
     warp_values.scatter(d_reset + d_update + d_past, given.d_past, gate_at, units, 3 * units, left)
-    warp.store(d_reset, block, place, STRIDE, ROWS)
-    warp.store(d_update, block, place + units * STRIDE, STRIDE, ROWS)
-    warp.store(d_past, block, place + 2 * units * STRIDE, STRIDE, ROWS)
+    keep_words(d_reset, units, block, 0, unit, lane)
+    keep_words(d_update, units, block, units, unit, lane)
+    keep_words(d_past, units, block, 2 * units, unit, lane)
     barrier()
     y = past_slopes(THREE, 3, given, units, block, unit, lane)
     return warp_values.each(sum_of_three, (y[0:8], y[8:16], y[16:24])), d_before
@@ -199,7 +211,7 @@ def forward(given):
         at, first = t * count + row, t % 2 * UNITS
         keeps = keeps_of(given, at, left)
         output = each(kept, (keeps, output))
-        store(output, memory, place_of(first + unit, lane), STRIDE, ROWS)
+        keep_words(output, UNITS, memory, first, unit, lane)
         scatter(output, given.before, at * UNITS + unit, 0, UNITS, left)
         cuda.syncthreads()
         output = ${kind}_forward(given, UNITS, memory, first, unit, at, lane, left, keeps, output)
@@ -231,7 +243,7 @@ OWN = {"lstm": (lstm_start, lstm_forward, lstm_backward), "gru": (gru_start, gru
 @cache
 def kernel_module(kind: str, units: int) -> ModuleType:
     """Return the kernels of a type of network and a number of units."""
-    functions = (kept, plus, keeps_of, of_units, place_of, warp.store, warp_values.each, warp_values.scatter, *OWN[kind])
+    functions = (kept, plus, keeps_of, of_units, keep_words, warp_values.each, warp_values.scatter, *OWN[kind])
     names: dict[str, object] = {f.__name__: f for f in functions}
     numbers = {"COLUMNS": COLUMNS, "ROWS": ROWS, "STRIDE": STRIDE, "WARP": WARP, "ONE": ONE}
     return module_for(f"{kind}_tensor_cuda", fill(KERNEL, kind=kind, units=str(units)), names | numbers | {"BOUND": BOUND})
@@ -249,7 +261,17 @@ def sources(kind: str, units: int, device: torch.device) -> tuple[torch.Tensor, 
     table = [Layer(0, 0, units, GATES[kind] * units, 0, 0, LINEAR)]
     (forward, of_layers), (backward, _) = pack_layers(table), pack_backward(table)
     forward = forward[: of_layers[0][1]]  # without biases
-    return torch.from_numpy(np.concatenate((forward, backward))).to(device), len(forward)
+    found = [ordered(forward, lambda gate, unit: (gate, term_of_words(unit)), units)]
+    found.append(ordered(backward, lambda gate, unit: (term_of_words(gate), unit), units))
+    return torch.from_numpy(np.concatenate(found)).to(device), len(forward)
+
+
+def ordered(given: Numbers, order: Callable[[Numbers, Numbers], tuple[Numbers, Numbers]], units: int) -> Numbers:
+    """Return sources of words of weights [G U, U] in another order: in the place of those with a row and a column stand others."""
+    numbers = np.where(given < 0, ~given, given).astype(np.int64)
+    row, column = order(numbers // units, numbers % units)
+    found = row * units + column
+    return np.where(given < 0, ~found, found).astype(np.int32)
 
 
 def words(kind: str, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
