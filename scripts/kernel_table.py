@@ -423,7 +423,8 @@ def of_page(rows: Iterable[Row]) -> str:
     lines = []
     for (owner, name), found in by_kernel(rows).items():
         if name == "rollout" or name.startswith(("gradient", "forward", "backward", "weight_slopes", *LOSSES)):
-            cells = [f"{row.registers}, {row.occupancy:.0%}" for row in found]
+            of_cards = {row.architecture: f"{row.registers}, {row.occupancy:.0%}" for row in found}
+            cells = [of_cards.get(card.architecture, "") for card in CARDS]
             threads = " or ".join(dict.fromkeys(str(row.threads) for row in found))
             lines.append([owner, name, threads, f"{found[0].shared:,}", *cells])
     cards = [f"{card.architecture} ({card.example})" for card in CARDS]

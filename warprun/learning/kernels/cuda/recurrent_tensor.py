@@ -34,7 +34,7 @@ from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, WARP, module_for
 from warprun.simulation.cuda_layers import TENSOR_CORES, pack, packing_module
 
-Numbers: TypeAlias = NDArray[np.integer]
+Numbers: TypeAlias = NDArray[np.int64]
 
 float32 = np.float32
 
@@ -96,7 +96,7 @@ def past_products(y, given, units, block, first, unit, lane):
     """Add to the accumulators of gates the products of their weights and of what is remembered, whose rows begin with `first`."""
     steps = units // TERMS
     w, x = unit // ROWS * steps * STEP + lane * 4, (first + lane % 4) * STRIDE + lane // 4
-    for _ in range(steps):
+    for _ in range(given.units // TERMS):  # a variable: unrolled, it would keep more words in registers than there are
         y = warp_values.products_of_words(y, given.weights, w, steps * steps * STEP, block, x, STRIDE, units // 2 * STRIDE, 0)
         w += STEP
         x += TERMS // 2 * STRIDE
@@ -107,7 +107,7 @@ def past_slopes(y, gates, given, units, block, unit, lane):
     """Return for each gate the slopes of what is remembered, for the slopes of the gates in the block."""
     steps = units // TERMS
     w, x = unit // ROWS * gates * steps * STEP + lane * 4, lane % 4 * STRIDE + lane // 4
-    for _ in range(steps):
+    for _ in range(given.units // TERMS):
         y = warp_values.products_of_words(y, given.weights, w, steps * STEP, block, x, STRIDE, units // 2 * STRIDE, units * STRIDE)
         w += STEP
         x += TERMS // 2 * STRIDE
@@ -266,7 +266,7 @@ def sources(kind: str, units: int, device: torch.device) -> tuple[torch.Tensor, 
     return torch.from_numpy(np.concatenate(found)).to(device), len(forward)
 
 
-def ordered(given: Numbers, order: Callable[[Numbers, Numbers], tuple[Numbers, Numbers]], units: int) -> Numbers:
+def ordered(given: np.ndarray, order: Callable[[Numbers, Numbers], tuple[Numbers, Numbers]], units: int) -> NDArray[np.int32]:
     """Return sources of words of weights [G U, U] in another order: in the place of those with a row and a column stand others."""
     numbers = np.where(given < 0, ~given, given).astype(np.int64)
     row, column = order(numbers // units, numbers % units)
