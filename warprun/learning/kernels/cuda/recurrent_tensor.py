@@ -7,8 +7,8 @@ remembers goes through shared memory, because the next product needs it of all u
     forward     outputs, those of a step and of the next in turn, [2 U] rows, and LSTM: cells [U]; a barrier a step
     backward    slopes of the past's part of the gates, [G U] rows; two barriers a step
 
-Slopes that go to the step before by themselves stay in registers. With U / ROWS warps of at most REGISTERS a
-thread, more than MOST_UNITS units (`simulation.cuda_layers`) have not enough registers.
+Slopes that go to the step before by themselves stay in registers. With U / ROWS warps and 128 registers of a thread, more than MOST_UNITS
+units (`simulation.cuda_layers`) have not enough registers.
 """
 
 from __future__ import annotations
