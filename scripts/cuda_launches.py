@@ -27,6 +27,7 @@ from warprun.config.planning import make_plan
 from warprun.config.schema import Config, parameters
 from warprun.environment import Environment
 from warprun.learning.kernels import cuda as of_learners
+from warprun.learning.kernels.cuda import recurrent_slopes
 from warprun.learning.off_policy import OffPolicyAgent
 from warprun.learning.on_policy import OnPolicyAgent
 from warprun.learning.settings.plan import Choice
@@ -140,6 +141,8 @@ def recording(capability: tuple[int, int] = CAPABILITY) -> Iterator[list[Launch]
             stand_ins = {"launch": by_learner, "on_device": lambda value: value, "want": lambda *_: None}
             stand_ins["multiprocessors"] = lambda device: MULTIPROCESSORS
             replaced += [(module, name, stand_in) for name, stand_in in stand_ins.items() if hasattr(module, name)]
+        # Those for a GPU of another compute capability have other limits.
+        recurrent_slopes.weight_slopes_of.cache_clear()
         for place, name, stand_in in replaced:
             stack.enter_context(patch.object(place, name, stand_in))
         yield found

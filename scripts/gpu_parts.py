@@ -57,6 +57,7 @@ LAYERS: dict[str, tuple[str, tuple[int, ...]]] = {
     "A2C 64-64": (BENCH["A2C 64-64"][0], SIZES),
     "A2C 256-256": ("env=cartpole agent=a2c tuned=none agent.network.hidden=[256,256]", (10_000,)),
     "A2C 512-512": ("env=cartpole agent=a2c tuned=none agent.network.hidden=[512,512]", (10_000,)),
+    "PPO 4 x 4, LSTM": (BENCH["PPO 4 x 4, LSTM"][0], (10_000,)),
     "SAC 256-256": (f"{STEADY['SAC'][0]} agent.network.hidden=[256,256]", (64,)),
 }
 CURVES = {env: (f"experiment=warpsci_{env}", (10, 100, 1_000, 10_000)) for env in ("cartpole", "acrobot")}

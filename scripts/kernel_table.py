@@ -328,9 +328,10 @@ def kernels_of(environment: str, capability: tuple[int, int], n_envs: int = N_EN
 def name_of(launch: Launch, agent: str) -> str:
     """Return the name of a learner's kernel; numbers of the network are constants in the source of some."""
     names = launch.kernel.py_func.__globals__
-    if launch.name in ("forward", "backward"):
-        kind = "lstm" if "lstm_forward" in names else "gru"
-        return f"{launch.name}, {kind}, {names['COLUMNS']} x {launch.grid(MOST_THREADS)[1]}"
+    if launch.name in ("forward", "backward"):  # in float32 cards have blocks of other sizes
+        return f"{launch.name}, {'lstm' if 'lstm_forward' in names else 'gru'}"
+    if launch.name == "weight_slopes":
+        return f"{launch.name}, {names['GATES']} gates"
     name = launch.name
     if name == "gradient":
         loss = names["loss"].py_func
@@ -421,8 +422,9 @@ def of_page(rows: Iterable[Row]) -> str:
     """Return the table of the page: the largest kernels of environments and of learners."""
     lines = []
     for (owner, name), found in by_kernel(rows).items():
-        if name == "rollout" or name.startswith(("gradient", "forward", "backward", *LOSSES)):
-            cells = [f"{row.registers}, {row.occupancy:.0%}" for row in found]
+        if name == "rollout" or name.startswith(("gradient", "forward", "backward", "weight_slopes", *LOSSES)):
+            of_cards = {row.architecture: f"{row.registers}, {row.occupancy:.0%}" for row in found}
+            cells = [of_cards.get(card.architecture, "") for card in CARDS]
             threads = " or ".join(dict.fromkeys(str(row.threads) for row in found))
             lines.append([owner, name, threads, f"{found[0].shared:,}", *cells])
     cards = [f"{card.architecture} ({card.example})" for card in CARDS]

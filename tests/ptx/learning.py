@@ -250,7 +250,7 @@ def parts() -> dict[str, Part]:
             )
     for advantage in ("nstep", "vtrace", "exarl_vtrace"):
         found[f"returns: {advantage}"] = partial(returns, "relu 17-5-9", 45, advantage)
-    for rows, cut, step_rows in ((1, 1, 1), (700, 3, 50)):
+    for rows, cut, step_rows in ((1, 1, 1), (700, 3, 50), (9000, 2, 1)):
         found[f"minibatches: {cut} of {rows} rows"] = partial(minibatches, rows, cut, step_rows)
     for rows, features in ((1, 3), (500, 3), (40, 256), (300, 1)):
         found[f"observations: {rows} rows of {features}"] = partial(observations, rows, features)

@@ -61,7 +61,10 @@ def test_every_kernel_of_every_environment_is_kept_for_every_card() -> None:
     every = {"gradient", "reduce", "squares", "step", "advantages", "spread", "moments", "returns", "merge"}
     assert of_learners >= every
     architectures = [card.architecture for card in table.CARDS]
-    assert all([row.architecture for row in rows] == architectures for rows in found.values())
+    for (_, name), rows in found.items():
+        # Without tensor cores torch computes the gradients of recurrent layers.
+        needs_tensor_cores = name.startswith("weight_slopes")
+        assert [row.architecture for row in rows] == architectures[len(table.ALIKE[0]) * needs_tensor_cores :], name
 
 
 def test_environments_of_kernels_are_those_of_the_package() -> None:
@@ -241,6 +244,8 @@ COUNTERS = (
     "evaluate_choices",
     "choices_slopes",
     "add_products",
+    "past_products",
+    "past_slopes",
     "add_share",
     "split_word",
     "pack",

@@ -1,8 +1,11 @@
 """The kernels of recurrent layers, as PTX on the CPU: what float64 gives, in any order of threads, no hazard, and lean code."""
 
 import copy
+import itertools
 import re
+from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -10,12 +13,16 @@ from numba import typeof
 
 from tests.kernels.test_ptx import compiled, instructions, no_device_needed, product_overhead  # noqa: F401
 from tests.learning.cpu.test_recurrent import computed, made
+from tests.ptx import project
 from tests.ptx.build import CAPABILITY, NEEDED
 from tests.ptx.learning import Found, check, numbers, on_machine
 from tests.ptx.machine import Kind, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.rolling import clear, difference, machine, wrong_in
+from warprun.kernels import mlp_tensor
 from warprun.learning.kernels.cuda import recurrent
+from warprun.learning.kernels.cuda import recurrent_slopes as slopes
+from warprun.learning.kernels.cuda import recurrent_tensor as tensor
 
 pytestmark = NEEDED
 
@@ -28,10 +35,13 @@ CASES = {
         "two layers": ((32, 48), None, 5, 3, 1),
         "blocks that are not full": ((64,), 2, 4, 45, 2),
         "two threads share a sum": ((64,), None, 3, 12, 1),
+        "as many units as tensor cores compute": ((256,), None, 2, 17, 1),
     }.items()
 }
 """Type; units, steps after which all is forgotten, steps, sequences, multiprocessors."""
-BY_DEFAULT = ("lstm, two layers", "gru, blocks that are not full")
+BY_DEFAULT = (("lstm, two layers", True), ("gru, blocks that are not full", True), ("gru, two layers", False))
+"""Case; whether on tensor cores."""
+WITHOUT_TENSOR_CORES = (7, 5)
 
 
 def part(kind: str, units: tuple[int, ...], sequence: int | None, steps: int, count: int, processors: int) -> Found:
@@ -41,20 +51,28 @@ def part(kind: str, units: tuple[int, ...], sequence: int | None, steps: int, co
     network.over_steps = recurrent.layer
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recurrent, "multiprocessors", lambda device: processors)
-        patch.setattr(recurrent, "kernel_module", recurrent.kernel_module.__wrapped__)  # whose kernels run on the machine
+        for module in (recurrent, tensor):
+            patch.setattr(module, "kernel_module", module.kernel_module.__wrapped__)  # whose kernels run on the machine
+        patch.setattr(slopes, "multiprocessors", lambda device: processors)
+        patch.setattr(slopes, "weight_slopes_of", slopes.WeightSlopes)
         found = computed(network, steps, count)
     relative = [[tensor / whole.abs().max() for tensor, whole in zip(each, exact, strict=True)] for each in (found, exact)]
     arrays = [numbers((str(n), tensor) for n, tensor in enumerate(each)) for each in relative]
     return arrays[0], arrays[1]
 
 
-@pytest.mark.parametrize("name", [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.long) for name in CASES])
-def test_kernels_compute_what_float64_does(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "tensor_cores"),
+    [pytest.param(*case, marks=() if case in BY_DEFAULT else pytest.mark.long) for case in itertools.product(CASES, (True, False))],
+)
+def test_kernels_compute_what_float64_does(name: str, tensor_cores: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not tensor_cores:
+        monkeypatch.setattr(project, "CAPABILITY", WITHOUT_TENSOR_CORES)
     assert check(partial(part, *CASES[name])) == []
 
 
 BARRIER = "cuda.syncthreads()"
-PLANTED = [
+IN_FLOAT32 = [
     ("gru, two layers", Mistake("no barrier before the formulas", BARRIER, "pass", nth=1), Kind.READ_OF_ANOTHERS_WRITE),
     ("gru, two layers", Mistake("no barrier before the next product", BARRIER, "pass", nth=2), Kind.READ_OF_ANOTHERS_WRITE),
     ("gru, two layers", Mistake("no barrier before the product of slopes", BARRIER, "pass", nth=4), Kind.READ_OF_ANOTHERS_WRITE),
@@ -65,8 +83,56 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("case", "mistake", "by"), PLANTED, ids=[mistake.name for _, mistake, _ in PLANTED])
-def test_mistakes_are_caught(case: str, mistake: Mistake, by: Kind | str) -> None:
+LSTM, GRU, LSTM_ROWS, GRU_ROWS = "lstm, two layers", "gru, two layers", "lstm, blocks that are not full", "gru, blocks that are not full"
+ON_TENSOR_CORES = [
+    (LSTM, Mistake("no barrier before the product", f"{BARRIER}\n        output", "output"), Kind.READ_OF_ANOTHERS_WRITE),
+    (LSTM, Mistake("no barrier after slopes", f"later))\n        {BARRIER}", "later))"), Kind.WRITE_OF_WHAT_ANOTHER_READS),
+    (GRU, Mistake("no barrier before the product of slopes", "barrier()", "pass", tensor.gru_backward), Kind.READ_OF_ANOTHERS_WRITE),
+    (LSTM, Mistake("one place for what is remembered", "t % 2 * UNITS", "0"), Kind.WRITE_OF_WHAT_ANOTHER_READS),
+    (GRU, Mistake("columns without a sequence", "left = count - row", "left = COLUMNS", nth=0), Kind.OUT_OF_BOUNDS),
+    (LSTM, Mistake("keeps of other sequences", "at = t * count + row\n        keeps", "at = t * count\n        keeps"), "numbers"),
+    (LSTM, Mistake("keeps of the step before", "keeps_of(given, at, left)", "keeps_of(given, max(at - count, row), left)"), "numbers"),
+    (LSTM, Mistake("slopes of the first step", "(UNITS, given.slope, at *", "(UNITS, given.slope, row *"), "numbers"),
+    (LSTM, Mistake("gates exchanged", "i + f + new + o, given.gates", "f + i + new + o, given.gates", tensor.lstm_forward), "numbers"),
+    (GRU, Mistake("gates exchanged backward", "gates[0:8], gates[8:16]", "gates[8:16], gates[0:8]", tensor.gru_backward), "numbers"),
+    (LSTM, Mistake("weights of another gate", "steps * steps * STEP", "steps * STEP", tensor.past_products), "numbers"),
+    (LSTM, Mistake("terms of another lane", "(first + lane % 4)", "(first + lane % 2)", tensor.past_products), "numbers"),
+    (GRU, Mistake("a gate's slopes twice", "// 2 * STRIDE, units * STRIDE", "// 2 * STRIDE, 0", tensor.past_slopes), "numbers"),
+    (LSTM, Mistake("a gate without slopes", "(x + y) + (z + w)", "(x + y) + z", tensor.sum_of_four), "numbers"),
+    (LSTM, Mistake("cells of the step after", "number - given.sequences * units", "number", tensor.lstm_backward), "numbers"),
+    (LSTM, Mistake("no rests of the slopes", "units // 2 * STRIDE", "0", tensor.past_slopes), "numbers"),
+    (LSTM, Mistake("words of another lane", "unit // ROWS * 8", "unit // ROWS * 4", tensor.keep_words), "numbers"),
+    (GRU, Mistake("no rests of the weights", "part == 1", "part == 2", mlp_tensor._words), "numbers"),
+    (GRU_ROWS, Mistake("no barrier before a tile", f"{BARRIER}\n        n = min", "n = min"), Kind.WRITE_OF_WHAT_ANOTHER_READS),
+    (GRU_ROWS, Mistake("no barrier behind a tile", f"{BARRIER}\n        for", "for"), Kind.READ_OF_ANOTHERS_WRITE),
+    (LSTM_ROWS, Mistake("rows of another tile", "n = min(COLUMNS, rows - begin)", "n = COLUMNS"), Kind.OUT_OF_BOUNDS),
+    (LSTM_ROWS, Mistake("slopes of the first gate", "(begin * GATES + gate) * UNITS", "begin * GATES * UNITS"), "numbers"),
+    (GRU_ROWS, Mistake("the past's slopes are the gate's", "gate == OWN", "gate < 0"), "numbers"),
+    (LSTM_ROWS, Mistake("the last tile instead of all", "fresh = False", "pass"), "numbers"),
+    (GRU_ROWS, Mistake("slopes of the inputs alone", "(2 * gate, 2 * gate + 2)", "(2 * gate, 2 * gate + 1)"), "numbers"),
+]
+DEFAULT = {"gates exchanged", "no rests of the weights", "the last tile instead of all"}
+
+
+@pytest.mark.parametrize(
+    ("case", "mistake", "by"),
+    [pytest.param(*each, id=each[1].name, marks=() if each[1].name in DEFAULT else pytest.mark.long) for each in ON_TENSOR_CORES],
+)
+def test_mistakes_on_tensor_cores_are_caught(case: str, mistake: Mistake, by: Kind | str) -> None:
+    tensor.sources.cache_clear()
+    try:
+        assert_caught(case, mistake, by)
+    finally:
+        tensor.sources.cache_clear()
+
+
+@pytest.mark.parametrize(("case", "mistake", "by"), IN_FLOAT32, ids=[mistake.name for _, mistake, _ in IN_FLOAT32])
+def test_mistakes_in_float32_are_caught(case: str, mistake: Mistake, by: Kind | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project, "CAPABILITY", WITHOUT_TENSOR_CORES)
+    assert_caught(case, mistake, by)
+
+
+def assert_caught(case: str, mistake: Mistake, by: Kind | str) -> None:
     clear(machine())
     found, exact = on_machine(partial(part, *CASES[case]), Order.RANDOM, mistake=mistake)
     assert mistake.made
@@ -74,15 +140,25 @@ def test_mistakes_are_caught(case: str, mistake: Mistake, by: Kind | str) -> Non
     assert by in kinds | ({"numbers"} if difference(exact, found, TOLERANCE) else set())
 
 
-@pytest.mark.parametrize(("columns", "shares"), [(28, 1), (4, 4)])
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_kernels_compile_to_lean_ptx(kind: str, columns: int, shares: int) -> None:
-    module = recurrent.kernel_module(kind, columns, shares)
-    for kernel, given in ((module.forward, recurrent.Forward), (module.backward, recurrent.Backward)):
+@pytest.mark.parametrize(
+    ("module", "instruction", "products", "overhead"),
+    [
+        # 12 loads for 32 multiply-adds, addresses and the count.
+        *(
+            (partial(recurrent.kernel_module, kind, *sizes), "fma.rn.f32", 32, 2.0)
+            for kind in ("lstm", "gru")
+            for sizes in ((28, 1), (4, 4))
+        ),
+        # Moves of PTX among them, which the assembler leaves out.
+        *((partial(tensor.kernel_module, kind, 64), "mma.sync", 18, 14.0) for kind in ("lstm", "gru")),
+    ],
+)
+def test_kernels_compile_to_lean_ptx(module: Callable[[], ModuleType], instruction: str, products: int, overhead: float) -> None:
+    made = module()
+    for kernel, given in ((made.forward, recurrent.Forward), (made.backward, recurrent.Backward)):
         arguments = given(*[np.zeros(1, np.float32)] * (len(given._fields) - 3), 1, 1, 1)
         ptx = compiled(kernel.py_func, (typeof(arguments),), CAPABILITY)
         text = instructions(ptx)
         for unwanted in (r"\.local\b", r"\bcall\b", r"\.f64\b", r"\batom"):
             assert not re.search(unwanted, text), f"{unwanted} in {kernel.py_func.__name__}"
-        # 12 loads for 32 multiply-adds, addresses and the count.
-        assert product_overhead(ptx, "fma.rn.f32", 32) < 2.0
+        assert product_overhead(ptx, instruction, products) < overhead

@@ -27,7 +27,9 @@ from tests.ptx.project import on
 from tests.ptx.rolling import DEVICE, clear, fused, machine, ways_of
 from tests.simulation import rollouts
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
+from warprun.learning.kernels.cuda import recurrent, recurrent_slopes, recurrent_tensor
 from warprun.learning.kernels.cuda import updates as cuda_updates
+from warprun.learning.recurrent import CELLS
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 from warprun.simulation import cuda_layers
 
@@ -48,6 +50,8 @@ BATCH = 256
 MEMBERS, MEMBER_ENVS, MEMBER_STEPS = 2_048, 64, 128
 SEPARATE = NetworkConfig(hidden=[64, 64], shared=False)
 """Agents of PureJaxRL (https://github.com/luchris429/purejaxrl): environments, horizon and networks."""
+RECURRENT_UNITS = 64
+"""Of a recurrent layer, and its inputs."""
 SHARED_BYTES = 227 * 1024
 """That a block can ask for."""
 
@@ -159,6 +163,29 @@ def times(found: Executed, count: float) -> Executed:
     return Executed(1, count * found.issued, 0.0, count * found.mma, count * found.mufu)
 
 
+def recurrent_pass(kind: str, sequences: int) -> dict[str, Executed]:
+    """Return what a step of the recurrent layer of RECURRENT_UNITS executes on a whole card, forward and backward, and what the gradients
+    of its weights execute for the rows of a step; these only on tensor cores."""
+    cell = CELLS[kind](RECURRENT_UNITS, RECURRENT_UNITS)
+
+    def work(steps: int) -> None:
+        x, keeps = torch.randn(steps, sequences, RECURRENT_UNITS), torch.ones(steps, sequences)
+        first = torch.zeros(sequences, RECURRENT_UNITS * (2 if kind == "lstm" else 1))
+        y, _ = recurrent.layer(cell, x, keeps, first)
+        torch.autograd.grad(y.square().sum(), list(cell.parameters()))
+
+    found = []
+    few = [patch.object(module, "multiprocessors", lambda device: MULTIPROCESSORS) for module in (recurrent, recurrent_slopes)]
+    for steps in (1, 2):
+        for module in (recurrent, recurrent_tensor):
+            module.kernel_module.cache_clear()
+        recurrent_slopes.weight_slopes_of.cache_clear()
+        with few[0], few[1]:
+            found.append(executed(partial(work, steps)))
+    one, two = found
+    return {name: Executed(*(b - a for a, b in zip(one[name], two[name], strict=True))) for name in two if name not in ("pack", "reduce")}
+
+
 @contextmanager
 def in_float32() -> Iterator[None]:
     """Let kernels be those of a GPU without tensor cores for bfloat16, as they were when a card was measured."""
@@ -193,6 +220,13 @@ def main() -> None:
             each_s = of_members(MEMBERS, sass_per_ptx)
         iterations = 500_000 / (MEMBER_ENVS * MEMBER_STEPS)
         print(f"  500,000 steps of each: {iterations * each_s:.1f} s on the card, without Python and evaluations")
+    for kind, sequences in (("lstm", 256), ("gru", 256), ("lstm", 2_560)):
+        for how, within in (("on tensor cores", nullcontext), ("in float32", in_float32)):
+            print(f"\n{kind} {RECURRENT_UNITS}, {sequences:,} sequences, {how}: kernel, instructions of a step, of the longest warp, us")
+            with within():
+                of_step = recurrent_pass(kind, sequences)
+            for kernel, found in of_step.items():
+                print(f"  {kernel:14} {found.issued:12,.0f} {found.longest:8,.0f} {1e6 * seconds(found, sass_per_ptx, cycles):8.2f}")
     for name in ("sac", "td3", "dqn"):
         with in_float32():
             before_us = 1e6 * sum(seconds(found, sass_per_ptx, cycles) for found in step(name).values())

@@ -95,7 +95,14 @@ CASES = [
     ("kernels", "cpu", "agent.network=lstm agent.network.units=[20]", f"{MEMORY}lstm; {UNITS})"),
     ("kernels", "cpu", "agent.network=lstm engine.gradients=torch", f"{MEMORY}lstm)"),
     ("kernels", "cuda", "agent.network=lstm", f"{MEMORY}lstm), recurrent layers by kernels{CAPTURED}"),
-    ("kernels", "cuda", "agent.network=lstm agent.network.units=[512]", f"{MEMORY}lstm), recurrent layers by kernels{CAPTURED}"),
+    ("kernels", "cuda", "agent.network=gru agent.network.units=[64,256]", f"{MEMORY}gru), recurrent layers by kernels{CAPTURED}"),
+    (
+        "kernels",
+        "cuda",
+        "agent.network=lstm agent.network.units=[512]",
+        f"{MEMORY}lstm), recurrent layers by kernels in float32 "
+        f"(tensor cores compute up to 256 units: more have not enough registers){CAPTURED}",
+    ),
     ("kernels", "cuda", "agent.network=lstm agent.network.units=[528]", f"{MEMORY}lstm), recurrent layers by torch ({WIDE}){CAPTURED}"),
     ("kernels", "cuda", "agent.network=lstm engine.gradients=torch", f"{MEMORY}lstm){CAPTURED}"),
     ("kernels", "cuda", "engine.gradients=kernels", f"fused{CAPTURED}"),
@@ -150,6 +157,12 @@ KIB = 1024
         ((8, 6), 99 * KIB, "agent.network.hidden=[256,256]", "fused;"),
         # More rows than a block has for 16 columns, but not for 4.
         ((8, 6), 99 * KIB, "agent.network.hidden=[1200]", "fused;"),
+        (
+            (7, 5),
+            64 * KIB,
+            "agent.network=lstm",
+            f"{MEMORY}lstm), recurrent layers by kernels in float32 (tensor cores multiply bfloat16 from compute capability 8.0 on);",
+        ),
         ((7, 5), 64 * KIB, "", "fused rollout, layers in float32 (tensor cores multiply bfloat16 from compute capability 8.0 on);"),
     ],
 )

@@ -50,6 +50,8 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
     recurrent = Choice("kernels" if parts and fusion.recurrent_rows else "torch")
     if on_gpu and recurrent.by == "kernels" and not cuda_layers.FLOATS.columns_for(fusion.recurrent_rows, 1):
         recurrent = Choice("torch", f"a layer {too_wide}".replace("rows", "units"))
+    elif on_gpu and recurrent.by == "kernels":
+        recurrent = Choice("kernels", cuda_layers.recurrent_why_not(fusion.recurrent_units))
 
     repeated = Choice("Python", _not_captured(config, environment)) if on_gpu else Choice("Python")
     if on_gpu and not repeated.why:

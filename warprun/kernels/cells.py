@@ -6,8 +6,6 @@ the output of a GRU. A slope is the derivative of the loss by a number; those of
 
 from __future__ import annotations
 
-from warprun.math import tanh
-
 
 def through_sigmoid(slope, y):
     """Return the slope of what enters a sigmoid that has given `y`."""
@@ -24,9 +22,9 @@ def lstm_cell(before, i, f, new):
     return f * before + i * new
 
 
-def lstm_output(o, cell):
-    """Return the output of an LSTM with the output gate `o`."""
-    return o * tanh(cell)
+def lstm_output(o, squashed):
+    """Return the output of an LSTM with the output gate `o`; `squashed`: tanh of the cell."""
+    return o * squashed
 
 
 def lstm_cell_slope(d_cell, d_output, o, squashed):
@@ -41,8 +39,8 @@ def lstm_slopes(d_output, d_cell, i, f, new, o, before, squashed):
 
 
 def gru_new(own, reset, past):
-    """Return the new gate of a GRU from the inputs' part `own` and that of the past."""
-    return tanh(own + reset * past)
+    """Return what tanh turns into the new gate of a GRU, from the inputs' part `own` and that of the past."""
+    return own + reset * past
 
 
 def gru_output(update, new, before):

@@ -74,7 +74,7 @@ def lstm_gates(gate, before, cell, out):
     for m in range(size):
         cell[m] = lstm_cell(before[m], i[m], f[m], new[m])
     for m in range(size):
-        out[m] = lstm_output(o[m], cell[m])
+        out[m] = lstm_output(o[m], tanh(cell[m]))
 
 
 def gru_gates(gate, before, cell, out):
@@ -83,7 +83,7 @@ def gru_gates(gate, before, cell, out):
     squash(gate[: 2 * size])
     reset, update, new, past = gate[:size], gate[size : 2 * size], gate[2 * size : 3 * size], gate[3 * size :]
     for m in range(size):
-        new[m] = gru_new(new[m], reset[m], past[m])
+        new[m] = tanh(gru_new(new[m], reset[m], past[m]))
     for m in range(size):
         out[m] = gru_output(update[m], new[m], before[m])
 

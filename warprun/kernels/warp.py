@@ -45,7 +45,7 @@ ROWS, TERMS, COLUMNS = 16, 16, 16
 WORDS = 32 * 4
 """Words of one part of A: four registers of 32 lanes."""
 
-_LOG2_E_TWICE = 2.8853900817779268
+LOG2_E_TWICE = 2.8853900817779268
 _ONES = 0x3F803F80
 """A word of two 1.0 in bfloat16."""
 
@@ -284,7 +284,7 @@ def tanh(typing: TypingContext, y: UniTuple) -> Intrinsic:
     """Return 1 - 2 / (1 + e^2y) of each number: the error is 4e-7, absolute and not relative, of which a sum over units needs no more."""
 
     def code(k: Writer, *y: Value) -> Lane:
-        powers = [k.function("ex2.approx.ftz.f32", k.b.fmul(x, REAL(_LOG2_E_TWICE))) for x in y]
+        powers = [k.function("ex2.approx.ftz.f32", k.b.fmul(x, REAL(LOG2_E_TWICE))) for x in y]
         inverses = [k.function("rcp.approx.ftz.f32", k.b.fadd(power, REAL(1.0))) for power in powers]
         return [k.fma(REAL(-2.0), inverse, REAL(1.0)) for inverse in inverses]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,12 +19,17 @@ from warprun.kernels.mlp_cuda import BlockNetwork
 from warprun.kernels.mlp_cuda_backward import BlockBackward
 from warprun.simulation.cuda_launch import SIMULATED, launch, module_for, on_device, want
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
 Pack = Callable[[Sequence[Layer]], tuple[np.ndarray, np.ndarray]]
 
 NEEDED = (8, 0)
 """Compute capability from which on tensor cores multiply bfloat16."""
 THREADS = 256
 """Of a block that packs weights."""
+MOST_UNITS = 256
+"""Of a recurrent layer on tensor cores: a warp for 16 units, and 128 registers of a thread, are all that a multiprocessor has."""
 TOLERANCE = 1e-4
 """Of the check of tensor cores, which are at 1e-5: a wrong number or a part that is missing is at 1e-3 or more."""
 
@@ -159,6 +164,13 @@ def why_not() -> str:
     return _refused
 
 
+def recurrent_why_not(units: int) -> str:
+    """Return why recurrent layers of so many units are not computed on tensor cores; empty if they are."""
+    if units > MOST_UNITS:
+        return f"tensor cores compute up to {MOST_UNITS} units: more have not enough registers"
+    return why_not()
+
+
 _refused = ""
 """What `verify` has found."""
 
@@ -225,17 +237,26 @@ class Packing:
     def __init__(self, parameters: torch.Tensor, sources: np.ndarray, layers: Layers) -> None:
         self.weights = torch.empty(len(sources), device=parameters.device)
         self._given = parameters, torch.from_numpy(sources).to(parameters.device), self.weights
-        # Without tensor cores a GPU has no instruction that splits a number, and no weights have such words.
-        split_word = mlp_tensor.split_word if layers.padding else mlp_cuda.whole_word
-        self._module = module_for("pack_weights_cuda", PACK, {"split_word": split_word})
+        self._module = packing_module(layers)
 
     def __call__(self) -> None:
         """Take the parameters as they are."""
-        launch(self._module, "pack", (-(-len(self.weights) // THREADS), THREADS), tuple(map(on_device, self._given)))
+        pack(self._module, *self._given)
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernel (`kernels.ahead`)."""
         want(self._module, "pack", tuple(map(on_device, self._given)))
+
+
+def packing_module(layers: Layers) -> ModuleType:
+    """Return the kernel that packs weights of such layers."""
+    # Without tensor cores a GPU has no instruction that splits a number, and no weights have such words.
+    return module_for("pack_weights_cuda", PACK, {"split_word": mlp_tensor.split_word if layers.padding else mlp_cuda.whole_word})
+
+
+def pack(module: ModuleType, parameters: torch.Tensor, sources: torch.Tensor, into: torch.Tensor) -> None:
+    """Write the numbers of weights, see `Packing`."""
+    launch(module, "pack", (-(-len(into) // THREADS), THREADS), tuple(map(on_device, (parameters, sources, into))))
 
 
 def block_network(network: Network, outputs: int, columns: int, layers: Layers) -> tuple[BlockNetwork, Packing]:

@@ -67,7 +67,8 @@ def test_learners_want_what_their_updates_launch(case: str, launches: tuple[Aske
         learner.operations = simulated.cuda_kernels(learner)
     agent.learn(rollout(env, n_envs=8))
     assert {"gradient", "reduce", "moments", "merge"} < {kernel for _, kernel, _ in launched}
-    assert set(launched) == set(wanted)
+    # Only minibatches of many rows need more than one block.
+    assert set(launched) == {each for each in wanted if each[1] != "part_moments"}
 
 
 @pytest.mark.parametrize("case", ["dueling dqn", "quantiles", "td3", "sac"])

@@ -9,6 +9,7 @@ import copy
 import os
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from tests.pretended import CUDA, pretended
 from tests.simulation.rollouts import ROOT
 from warprun.learning.kernels.cpu import recurrent as cpu_recurrent
 from warprun.learning.kernels.cuda import recurrent as cuda_recurrent
+from warprun.learning.kernels.cuda import recurrent_slopes, recurrent_tensor, sums
+from warprun.simulation import cuda_layers
 
 CASES = {
     f"{kind}, {name}": (kind, *sizes)
@@ -77,26 +80,43 @@ def test_layers_that_do_not_fit_into_shared_memory_are_left_to_torch() -> None:
             assert (network.over_steps is not None) == fits
 
 
+@pytest.mark.parametrize(
+    ("capability", "expected", "fewest", "mosts"),
+    [
+        ((7, 5), ["forward", "backward"], 20, 22),
+        ((9, 0), ["pack", "forward", "backward", "weight_slopes", "reduce"], 16, 19),
+    ],
+)
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_a_pass_over_all_steps_is_one_launch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_over_all_steps_is_one_launch(
+    kind: str, capability: tuple[int, int], expected: list[str], fewest: int, mosts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Forward and backward with a layer before and after it; the other kernels of torch are as many for any number of steps."""
     launched: list[str] = []
-    monkeypatch.setattr(cuda_recurrent, "launch", lambda module, name, *given: launched.append(name))
-    monkeypatch.setattr(cuda_recurrent, "on_device", lambda value: value)
-    monkeypatch.setattr(cuda_recurrent, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(cuda_layers, "capability", lambda: capability)
+    for module in (cuda_recurrent, recurrent_slopes, sums, cuda_layers):
+        monkeypatch.setattr(module, "launch", lambda module, name, *given: launched.append(name))
+        monkeypatch.setattr(module, "on_device", lambda value: value)
+    for module in (cuda_recurrent, recurrent_slopes):
+        monkeypatch.setattr(module, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(recurrent_slopes, "weight_slopes_of", cache(recurrent_slopes.WeightSlopes))
+    monkeypatch.setattr(recurrent_tensor, "sources", cache(recurrent_tensor.sources.__wrapped__))
     with pretended() as device, torch.device(CUDA):
-        for by_kernels, least, most in ((True, 20, 22), (False, 2000, 2500)):
+        for by_kernels, least, most in ((True, fewest, mosts), (False, 2000, 2500)):
             network = made(kind, None, (64,))
             if by_kernels:
                 cuda_recurrent.compute_by_kernels(network)
             x, begins, carry = torch.empty(128, 1024, 5), torch.empty(128, 1024, dtype=torch.bool), torch.empty(1024, network.carry)
+            if by_kernels:  # what is made once
+                torch.autograd.grad(network.unroll(x[:1], carry, begins[:1])[0].sum(), list(network.parameters()))
+                launched.clear()
             device.operations.clear()
             device.watches = True
             torch.autograd.grad(network.unroll(x, carry, begins)[0].sum(), list(network.parameters()))
             device.watches = False
             kernels = [name for name, *_ in device.operations if not name.startswith(VIEWS)]
             assert least <= len(kernels) <= most
-            assert launched == ["forward", "backward"]
+            assert launched == expected
 
 
 if __name__ == "__main__":

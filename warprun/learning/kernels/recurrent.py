@@ -1,14 +1,14 @@
 """Recurrent layers by kernels: what CPU and CUDA share, and the layer whose large products torch computes, that of CUDA.
 
 There a kernel goes through the steps alone. The inputs of all steps are multiplied at once before it. For the gradients a kernel gives
-the slopes of the gates at all steps, then three products those of the inputs and of the weights. torch is fast where matrices have as
-many rows as all steps together; on a CPU they would leave the cache (`learning.kernels.cpu.recurrent`).
+the slopes of the gates at all steps, then a product those of the inputs. Those of the weights are another kernel's, or two products. torch
+is fast where matrices have as many rows as all steps together; on a CPU they would leave the cache (`learning.kernels.cpu.recurrent`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import nn
@@ -16,12 +16,18 @@ from torch.autograd.function import FunctionCtx
 
 from warprun.learning.recurrent import Cell, LayerOverSteps, Recurrent
 
+Gradients: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""Of the weights of the inputs, of those of what is remembered, and of their biases."""
+
 
 class Recurrence(Protocol):
-    """The two kernels of one kind of layer, of G gates a unit; torch computes the products of inputs, and those of gradients."""
+    """The kernels of one kind of layer, of G gates a unit; torch computes the products of inputs, and their slopes."""
 
     kind: str
     """Type of the network: lstm or gru."""
+
+    def weights(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weights [G U, U] of what is remembered, in the order in which each of the two passes reads them."""
 
     def run(self, name: str, shape: torch.Size, *tensors: torch.Tensor) -> None:
         """Go through T steps of B sequences of U units, `shape` [T, B, U], "forward" or "backward".
@@ -32,6 +38,12 @@ class Recurrence(Protocol):
             keeps    [T, B]       0 where a sequence begins anew with a step, else 1
             before   [T, B, U]    what a step remembers of the outputs before it
             extra    [T, B, U]    LSTM: the cells after each step; GRU: the past's part of the new gate
+        """
+
+    def gradients(self, x: torch.Tensor, before: torch.Tensor, d_own: torch.Tensor, d_past: torch.Tensor) -> Gradients:
+        """Return the gradients of the parameters for the slopes of the gates [R, G U] in all steps of all sequences, R = T B.
+
+        `x` [R, I] are the inputs, `before` [R, U] what was remembered.
         """
 
 
@@ -64,26 +76,32 @@ class Layer(torch.autograd.Function):
         x = x.contiguous()
         gates = torch.addmm(bias_ih, x.view(steps * count, -1), weight_ih.T).view(steps, count, -1)
         before, output, extra = x.new_empty(3, steps, count, units).unbind()
-        given = (gates, keeps, weight_hh.T.contiguous(), bias_hh, first, first_cell, before, output, extra)
+        weights, weights_back = kernels.weights(weight_hh)
+        given = (gates, keeps, weights, bias_hh, first, first_cell, before, output, extra)
         kernels.run("forward", before.shape, *(tensor.detach() for tensor in given))
         ctx.kernels = kernels
-        ctx.save_for_backward(x, keeps, first, first_cell, weight_ih, weight_hh, gates, before, extra)
+        ctx.save_for_backward(x, keeps, first, first_cell, weight_ih, weights_back, gates, before, extra)
         ctx.mark_non_differentiable(extra)
         return output, extra
 
     @staticmethod
     def backward(ctx: Kept, slope: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         """Return the gradients of what `forward` takes."""
-        x, keeps, first, first_cell, weight_ih, weight_hh, gates, before, extra = ctx.saved_tensors
+        x, keeps, first, first_cell, weight_ih, weights, gates, before, extra = ctx.saved_tensors
         d_own = torch.empty_like(gates)
         d_past = d_own if ctx.kernels.kind == "lstm" else torch.empty_like(gates)
-        given = (slope.contiguous(), gates, keeps, weight_hh, first, first_cell, before, extra, d_own, d_past)
+        given = (slope.contiguous(), gates, keeps, weights, first, first_cell, before, extra, d_own, d_past)
         ctx.kernels.run("backward", before.shape, *(tensor.detach() for tensor in given))
         own, past = d_own.flatten(0, 1), d_past.flatten(0, 1)
         d_x = (own @ weight_ih).view_as(x) if ctx.needs_input_grad[1] else None
-        own_bias = own.sum(0)
-        past_bias = own_bias if d_past is d_own else past.sum(0)
-        return None, d_x, None, None, None, own.T @ x.flatten(0, 1), past.T @ before.flatten(0, 1), own_bias, past_bias
+        return None, d_x, None, None, None, *ctx.kernels.gradients(x.flatten(0, 1), before.flatten(0, 1), own, past)
+
+
+def gradients(x: torch.Tensor, before: torch.Tensor, d_own: torch.Tensor, d_past: torch.Tensor) -> Gradients:
+    """Return what `Recurrence.gradients` does, by torch."""
+    own_bias = d_own.sum(0)
+    past_bias = own_bias if d_past.data_ptr() == d_own.data_ptr() else d_past.sum(0)
+    return d_own.T @ x, d_past.T @ before, own_bias, past_bias
 
 
 def over_steps(

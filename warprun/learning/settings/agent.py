@@ -130,7 +130,7 @@ class AgentConfig:
         groups = [(group, group_config(self, group.name)) for group in spec.groups]
         why_not = next(filter(None, (own.network.no_kernels() for _, own in groups)), "")
         if why_not:
-            return Fusion(None, {}, why_not, rows_of_recurrent(own.network for _, own in groups))
+            return Fusion(None, {}, why_not, *rows_of_recurrent(own.network for _, own in groups))
         reason = next(filter(None, (own.no_kernel_gradients() for _, own in groups)), "")
         rows = {group.name: own.network_rows(group) for group, own in groups}
         return Fusion(rows, {group.name: own.gradient_rows(group) for group, own in groups}, reason)

@@ -253,12 +253,14 @@ def recurrent_rows(kind: str, units: int) -> int:
     return (GATES[kind] + STATES[kind]) * units
 
 
-def rows_of_recurrent(networks: Iterable[LayersConfig]) -> int:
-    """Return the `recurrent_rows` of a network's widest layer, the least of all networks whose recurrent layers kernels can compute.
+def rows_of_recurrent(networks: Iterable[LayersConfig]) -> tuple[int, int]:
+    """Return the `recurrent_rows` of a network's widest layer, the least of all networks whose recurrent layers kernels can compute, and
+    the units of the widest of these layers.
 
-    0 if there is no such network.
+    0 and 0 if there is no such network.
     """
-    return min((recurrent_rows(each.type, max(each.units)) for each in networks if each.recurs_in_kernels), default=0)
+    widest = [(each.type, max(each.units)) for each in networks if each.recurs_in_kernels]
+    return min((recurrent_rows(*each) for each in widest), default=0), max((units for _, units in widest), default=0)
 
 
 @dataclass

@@ -26,6 +26,8 @@ class Fusion:
     """Why kernels cannot compute the gradients, or with `network_rows` None the networks; empty if they can."""
     recurrent_rows: int = 0
     """Rows of a block on a GPU for recurrent layers that kernels can compute within networks that torch computes; 0: there are none."""
+    recurrent_units: int = 0
+    """Units of the widest of these layers."""
 
 
 class Choice(NamedTuple):
@@ -48,7 +50,7 @@ class Plan:
     gradients: Choice
     """Gradients, with the losses."""
     recurrent: Choice
-    """Recurrent layers within networks that torch computes, with their gradients."""
+    """Recurrent layers within networks that torch computes, with their gradients; of kernels on a GPU why they compute in float32."""
     optimizer: Choice
     """Clipping and Adam; torch computes other optimizers."""
     repeated: Choice
@@ -74,7 +76,7 @@ class Plan:
         elif by_kernels and not self.fused:
             parts.append("networks and gradients by kernels")
         if self.recurrent.by == "kernels":
-            parts.append("recurrent layers by kernels")
+            parts.append(f"recurrent layers by kernels{self.recurrent.why and f' in float32 ({self.recurrent.why})'}")
         elif self.recurrent.why:
             parts.append(f"recurrent layers by torch ({self.recurrent.why})")
         if self.no_tensor_cores:

@@ -1,7 +1,8 @@
 """Kernels (CUDA) for the work between the gradients of minibatches; `cpu.minibatches` is the same on CPU.
 
-The advantages of all minibatches of an epoch are picked at once, and their moments computed: sums of blocks, then one block for each
-minibatch. An order is made by sorting random keys: by one block as long as its shared memory holds them, by torch if there are more.
+The advantages of all minibatches of an epoch are picked at once, and their moments computed: one block for each minibatch, and of large
+minibatches sums of several blocks before. An order is made by sorting random keys: by one block as long as its shared memory holds them, by
+torch if there are more.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from warprun.learning.kernels.cuda.returns import mean_and_variance
 from warprun.learning.kernels.cuda.sums import add_up
 from warprun.learning.kernels.cuda.tiles import barrier, stream_key, words
 from warprun.learning.operations import Moments, TorchOperations
-from warprun.simulation.cuda_launch import launch, module_for, on_device, want
+from warprun.simulation.cuda_launch import WARP, launch, module_for, on_device, want
 from warprun.simulation.cuda_layers import most_shared_bytes
 
 THREADS = 256
 MOST_BLOCKS = 64
 """Blocks that pick one minibatch."""
+ALONE = 4
+"""Rows of a thread up to which one block picks a minibatch."""
 SORTING = 1024
-"""Threads of the block that sorts."""
+"""Threads of a block that sorts, or picks a whole minibatch."""
 
 float32, float64, int64, uint32, uint64 = np.float32, np.float64, np.int64, np.uint32, np.uint64
 
@@ -58,7 +61,7 @@ KERNELS = '''"""Minibatches on CUDA; written by warprun."""
 
 from numba import cuda, float32, float64, int32, int64, uint64
 
-THREADS, NUMBERS, SORTING = {threads}, 2 * {threads}, {sorting}
+SORTING, NUMBERS = {sorting}, 2 * {sorting}
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
@@ -81,22 +84,25 @@ def order(stream, step_rows, size, out):
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
-def pick(advantage, order, parts, blocks, picked, sums):
-    thread, part, block = cuda.threadIdx.x, cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks
+def pick(advantage, order, parts, blocks, picked, sums, out):
+    thread, threads, part, block = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks
     shared = cuda.shared.array(NUMBERS, float64)
     begin, end = order.size * part // parts, order.size * (part + 1) // parts
     # float64, because the variance may be small compared with the mean.
     total, square = float64(0.0), float64(0.0)
-    for m in range(begin + block * THREADS + thread, end, blocks * THREADS):
+    for m in range(begin + block * threads + thread, end, blocks * threads):
         x = read(advantage, read(order, m))
         write(picked, m, x)
         total += float64(x)
         square += float64(x) * float64(x)
-    shared[thread], shared[THREADS + thread] = total, square
-    add_up(shared, 0, thread, THREADS)
-    add_up(shared, THREADS, thread, THREADS)
+    shared[thread], shared[threads + thread] = total, square
+    add_up(shared, 0, thread, threads)
+    add_up(shared, threads, thread, threads)
     if thread == 0:
-        sums[2 * cuda.blockIdx.x], sums[2 * cuda.blockIdx.x + 1] = shared[0], shared[THREADS]
+        if blocks == 1:
+            out[2 * part], out[2 * part + 1] = mean_and_variance(shared[0], shared[threads], end - begin)
+        else:
+            sums[2 * cuda.blockIdx.x], sums[2 * cuda.blockIdx.x + 1] = shared[0], shared[threads]
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
@@ -128,7 +134,7 @@ class CudaMinibatches:
         self._adapts = reference.config.adapts_learning_rate
         functions = (adapted, add_up, key_of_row, mean_and_variance, read, sort, write)
         names = {function.__name__: function for function in functions}
-        self._module = module_for("minibatches_cuda", KERNELS.format(threads=THREADS, sorting=SORTING), names)
+        self._module = module_for("minibatches_cuda", KERNELS.format(sorting=SORTING), names)
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
@@ -136,7 +142,7 @@ class CudaMinibatches:
         order, number = torch.zeros_like(rate, dtype=torch.int64), torch.zeros_like(rate, dtype=torch.float32)
         numbers, sums, rows = on_device(number), on_device(rate), on_device(order)
         want(self._module, "order", (words(Stream(0, order)), 1, 1, rows))
-        want(self._module, "pick", (numbers, rows, 1, 1, numbers, sums))
+        want(self._module, "pick", (numbers, rows, 1, 1, numbers, sums, numbers))
         want(self._module, "part_moments", (sums, 1, 1, numbers))
         if self._adapts:
             want(self._module, "adapt", self._adaption(number, 0.0))
@@ -155,12 +161,16 @@ class CudaMinibatches:
     def pick(self, advantage: torch.Tensor, order: torch.Tensor, parts: Sequence[slice]) -> list[tuple[torch.Tensor, Moments]]:
         """Return the advantages of each minibatch, with their mean and variance, see `Operations`."""
         rows, count = len(order), len(parts)
-        blocks = min(MOST_BLOCKS, -(-rows // (count * THREADS)))
+        # Few rows a thread take less time than a launch for the sums of several blocks.
+        blocks, threads = 1, max(WARP, 1 << (-(-rows // (count * ALONE)) - 1).bit_length())
+        if threads > SORTING:
+            blocks, threads = min(MOST_BLOCKS, -(-rows // (count * THREADS))), THREADS
         picked, out = torch.empty_like(advantage[:rows]), advantage.new_empty(2 * count)
         sums = on_device(advantage.new_empty(2 * count * blocks, dtype=torch.float64))
-        given = on_device(advantage), on_device(order), count, blocks, on_device(picked), sums
-        launch(self._module, "pick", (count * blocks, THREADS), given)
-        launch(self._module, "part_moments", (count, 32), (sums, rows, blocks, on_device(out)))
+        given = on_device(advantage), on_device(order), count, blocks, on_device(picked), sums, on_device(out)
+        launch(self._module, "pick", (count * blocks, threads), given)
+        if blocks > 1:
+            launch(self._module, "part_moments", (count, 32), (sums, rows, blocks, on_device(out)))
         moments = out.view(count, 2).unbind()
         return [(picked[part], (mean, variance)) for part, (mean, variance) in zip(parts, moments, strict=True)]
 

@@ -24,13 +24,14 @@ from torch import nn
 
 from warprun.kernels.cells import gru_new, gru_output, gru_slopes, lstm_cell, lstm_cell_slope, lstm_output, lstm_slopes
 from warprun.kernels.mlp_cuda import FOUR, TALL, accumulate, four, read, write, write_rows
-from warprun.learning.kernels.recurrent import compute, over_steps
+from warprun.learning.kernels.cuda import recurrent_slopes, recurrent_tensor
+from warprun.learning.kernels.recurrent import Gradients, compute, gradients, over_steps
 from warprun.learning.recurrent import Cell
-from warprun.learning.settings.networks import GATES, STATES, recurrent_rows
+from warprun.learning.settings.networks import GATES, KERNEL_UNITS, STATES, recurrent_rows
 from warprun.math import sigmoid, tanh
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import SIMULATED, WARP, launch, module_for, multiprocessors, on_device
-from warprun.simulation.cuda_layers import FLOATS
+from warprun.simulation.cuda_layers import FLOATS, recurrent_why_not
 
 int64, uint32 = np.int64, np.uint32
 
@@ -147,7 +148,7 @@ def lstm_forward(given, block, unit, column, row, t):
     new = tanh(read(given.gates, gate_at + 2 * units) + of_past(given, block, unit, column, 2))
     o = sigmoid(read(given.gates, gate_at + 3 * units) + of_past(given, block, unit, column, 3))
     cell = lstm_cell(read(block.memory, cell_at), i, f, new)
-    output = lstm_output(o, cell)
+    output = lstm_output(o, tanh(cell))
     write(given.gates, gate_at, i)
     write(given.gates, gate_at + units, f)
     write(given.gates, gate_at + 2 * units, new)
@@ -193,7 +194,7 @@ def gru_forward(given, block, unit, column, row, t):
     reset = sigmoid(read(given.gates, gate_at) + of_past(given, block, unit, column, 0))
     update = sigmoid(read(given.gates, gate_at + units) + of_past(given, block, unit, column, 1))
     past = of_past(given, block, unit, column, 2)
-    new = gru_new(read(given.gates, gate_at + 2 * units), reset, past)
+    new = tanh(gru_new(read(given.gates, gate_at + 2 * units), reset, past))
     output = gru_output(update, new, read(block.memory, row_at(block, unit, column)))
     write(given.gates, gate_at, reset)
     write(given.gates, gate_at + units, update)
@@ -316,20 +317,40 @@ class CudaRecurrence:
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
+    def weights(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weights of what is remembered in the order of each pass."""
+        if recurrent_why_not(weights.shape[1]):
+            return weights.T.contiguous(), weights
+        return recurrent_tensor.words(self.kind, weights)
+
     def run(self, name: str, shape: torch.Size, *tensors: torch.Tensor) -> None:
         """Go through the steps of all columns in one launch, see `Recurrence`."""
         _, sequences, units = shape
+        flat = (tensor.view(-1) for tensor in tensors)
+        given = (Forward if name == "forward" else Backward)._make((*flat, *shape))
+        if recurrent_why_not(units):
+            module, grid, shared_bytes = self._in_float32(sequences, units, tensors[0].device)
+        else:
+            module, grid, shared_bytes = recurrent_tensor.launched(self.kind, name, sequences, units)
+        launch(module, name, grid, (on_device(given),), shared_bytes)
+
+    def gradients(self, x: torch.Tensor, before: torch.Tensor, d_own: torch.Tensor, d_past: torch.Tensor) -> Gradients:
+        """Return the gradients of the parameters, see `Recurrence`: by torch if tensor cores cannot, or not for so many inputs."""
+        inputs, units = x.shape[1], before.shape[1]
+        if recurrent_why_not(units) or not recurrent_slopes.columns_for(self.kind, inputs, units):
+            return gradients(x, before, d_own, d_past)
+        return recurrent_slopes.weight_slopes_of(self.kind, inputs, units, x.device)(x, before, d_own, d_past)
+
+    def _in_float32(self, sequences: int, units: int, device: torch.device) -> tuple[ModuleType, tuple[int, int], int]:
+        """Return the kernels, grid and shared memory of a launch."""
         # Few sequences are spread over all multiprocessors, and then over threads: a step takes as long as its product and formulas.
         rows = recurrent_rows(self.kind, units)
-        columns = FLOATS.columns_for(rows, min(MOST_COLUMNS, -(-sequences // multiprocessors(tensors[0].device))))
+        columns = FLOATS.columns_for(rows, min(MOST_COLUMNS, -(-sequences // multiprocessors(device))))
         tiles, more = GATES[self.kind] * units // TALL * (columns // FOUR), GATES[self.kind] * units
         fitting = (n for n in SHARES if n * tiles <= MOST_THREADS and FLOATS.columns_for(rows + (n - 1) * more, columns) == columns)
         shares = max(fitting, default=1)
         grid = -(-sequences // columns), -(-shares * tiles // WARP) * WARP
-        flat = (tensor.view(-1) for tensor in tensors)
-        given = (Forward if name == "forward" else Backward)._make((*flat, *shape))
-        shared_bytes = 4 * (rows + (shares - 1) * more) * columns
-        launch(kernel_module(self.kind, columns, shares), name, grid, (on_device(given),), shared_bytes)
+        return kernel_module(self.kind, columns, shares), grid, 4 * (rows + (shares - 1) * more) * columns
 
 
 kernels_of = cache(CudaRecurrence)
@@ -343,4 +364,4 @@ def layer(cell: Cell, x: torch.Tensor, keeps: torch.Tensor, first: torch.Tensor)
 
 def compute_by_kernels(module: nn.Module) -> None:
     """Let kernels compute the recurrent layers of all networks in `module` that fit into shared memory, instead of torch."""
-    compute(module, layer, lambda kind, units: units % TALL == 0 and FLOATS.columns_for(recurrent_rows(kind, units), 1) > 0)
+    compute(module, layer, lambda kind, units: units % KERNEL_UNITS == 0 and FLOATS.columns_for(recurrent_rows(kind, units), 1) > 0)
