@@ -64,6 +64,23 @@ def test_another_time_limit_has_the_same_kernels() -> None:
     assert sources(replace(env, time_limit=7)) == sources(env) != sources(replace(env, time_limit=None))
 
 
+class Params(NamedTuple):
+    time_limit: float = 1.0
+    tables: float = 2.0
+
+
+def step_with_params(p, s, action):
+    return State(p.time_limit * p.tables * s.x, s.n + action), s.x, False
+
+
+def test_parameters_may_have_the_names_of_what_an_environment_lacks() -> None:
+    env = environment("a")
+    env = replace(env, time_limit=None, params=Params, phases=(Phase("a", step_with_params),))
+    for target in (CPU, THREAD, BLOCK):
+        source = write(ArrayPlan(env, target, 1, 1, vary=("tables",))).source
+        assert "p.time_limit" in source and "common.time_limit" not in source and "common.tables" not in source
+
+
 def locals_of(source: str) -> set[str]:
     """Return every name that some function of a module takes or assigns."""
     found = set()
