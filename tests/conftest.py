@@ -41,7 +41,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Do not look for reference cycles among the modules and tests of a process, a million objects that stay."""
+    """Do not look for reference cycles among the modules and tests of a process: they stay."""
     gc.disable()
     try:
         return (yield)

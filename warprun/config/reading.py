@@ -94,7 +94,7 @@ def _section(text: str) -> tuple[dict[object, object], int]:
 
 
 def _copied(value: Values) -> Values:
-    """Return a copy of a value and of the lists and sections in it; that of the module `copy` takes five times as long."""
+    """Return a copy of a value and of the lists and sections in it; the module `copy` would look for objects that are there twice."""
     if isinstance(value, dict):
         return {key: _copied(each) for key, each in value.items()}  # type: ignore[return-value]
     return [_copied(each) for each in value] if isinstance(value, list) else value  # type: ignore[return-value]

@@ -42,7 +42,7 @@ def keep(kernel: Dispatcher, module: ModuleType, owner: str) -> None:
     files = KernelFiles(pieces.folder(), kernel.py_func.__name__, partial(_dumps, module, compiler), partial(_loads, module))
     numbas._cache_file, numbas._index_key = files, partial(_key, kernel, module, numbas._index_key)
     if kernel.targetoptions.get("no_cpython_wrapper"):
-        # Numba would first import and register all that it compiles with, which takes 0.2 s. Only code for Python calls any of that.
+        # Numba would first import and register all that it compiles with. Only code for Python calls any of that.
         numbas.load_overload = numbas._load_overload
 
     def compile_alone(signature: tuple[Type, ...]) -> object:

@@ -91,7 +91,7 @@ def _spare_compiler(errors: ModuleType, targetconfig: ModuleType) -> None:
 
 
 def _spare_typing() -> None:
-    """Spare Numba searches whose results are known, a tenth of the calls that Python makes in a compilation."""
+    """Spare Numba searches whose results are known."""
     # It asks of every number and every place in the code whether it holds variables.
     search, without = ir.Inst._rec_list_vars, frozenset({ir.Loc, str, int, float, bool, type(None)})
     ir.Inst._rec_list_vars = lambda inst, value: [] if type(value) in without else search(inst, value)

@@ -70,8 +70,8 @@ def intervals(scores: Array, statistic: Statistic, resamples: int = CURVE_RESAMP
     count, points = scores.shape
     once = np.ones((count, 1), np.int64)
     drawn = _generator().integers(count, size=(resamples, count))
-    number = np.int16 if count <= np.iinfo(np.int16).max else np.int64  # the small one takes a third of the time
-    times = np.stack([np.bincount(each, minlength=count) for each in drawn], axis=1).astype(number)
+    smallest = np.int16 if count <= np.iinfo(np.int16).max else np.int32  # there may be millions
+    times = np.stack([np.bincount(each, minlength=count) for each in drawn], axis=1).astype(smallest)
     band = Band(*np.full((3, points), np.nan))
     for point, order in enumerate(np.argsort(scores, axis=0).T):
         ranked = scores[order, point]

@@ -1,8 +1,9 @@
 """Recurrent layers by kernels: what CPU and CUDA share, and the layer whose large products torch computes, that of CUDA.
 
 There a kernel goes through the steps alone. The inputs of all steps are multiplied at once before it. For the gradients a kernel gives
-the slopes of the gates at all steps, then a product those of the inputs. Those of the weights are another kernel's, or two products. torch
-is fast where matrices have as many rows as all steps together; on a CPU they would leave the cache (`learning.kernels.cpu.recurrent`).
+the slopes of the gates at all steps, and then a product those of the inputs. Another kernel computes the gradients of the weights, or torch
+by two products. torch is fast where matrices have as many rows as all steps together; on a CPU they would leave the cache
+(`learning.kernels.cpu.recurrent`).
 """
 
 from __future__ import annotations
