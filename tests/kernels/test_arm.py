@@ -26,9 +26,9 @@ platform.machine = lambda: "arm64"
 import numpy as np
 from numba import typeof
 from tests.kernels import test_lanes, test_simd
-from warprun.kernels import simd, threads
+from warprun.kernels import threads, vectors
 
-assert simd.WIDTH == 4, simd.WIDTH
+assert vectors.WIDTH == 4, vectors.WIDTH
 numbers = test_simd.numbers
 calls = {
     "forward": (test_simd.forward, [numbers(64, 64), numbers(64), numbers(64, 64), numbers(64, 64)]),

@@ -11,7 +11,7 @@ from numba import njit
 from warprun.kernels import lanes
 from warprun.kernels.compile import KERNELS, kernel_function
 from warprun.kernels.lanes import of_tile
-from warprun.kernels.simd import WIDTH
+from warprun.kernels.vectors import WIDTH
 from warprun.simulation.codegen.called import all_can_act, all_finite
 
 KERNEL = """

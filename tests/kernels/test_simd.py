@@ -14,21 +14,8 @@ from tests.compiled import compiled
 from tests.environments.arithmetic import EXPRESSIONS, TABLE, Params, record
 from tests.simulation.rollouts import begin, finish
 from warprun.kernels.compile import FLAGS
-from warprun.kernels.simd import (
-    COLUMNS,
-    LINE,
-    MANY,
-    NARROW,
-    ROWS,
-    STRIP,
-    TERMS,
-    WIDTH,
-    add_product,
-    add_row_sums,
-    aligned_zeros,
-    multiply,
-    outer,
-)
+from warprun.kernels.simd import COLUMNS, LINE, LONG, MANY, ROWS, STRIP, TERMS, add_product, add_row_sums, aligned_zeros, multiply, outer
+from warprun.kernels.vectors import NARROW, WIDTH
 from warprun.simulation.kernel_module import single_precision
 
 SIZES = [(1, 1), (3, 64), (64, 4), (ROWS, ROWS), (ROWS + 1, 7), (50, 50), (64, 64)]
@@ -38,12 +25,15 @@ SIZES += [(3, TERMS + 1), (MANY - 1, MANY), (MANY, MANY + STRIP), (2 * TERMS + 5
 
 @njit(**FLAGS)
 def forward(w, bias, x, y):
-    multiply(w.reshape(w.size), w.shape[1], 1, bias, x.reshape(x.size), y.reshape(y.size), w.shape[0], w.shape[1], x.shape[1])
+    flat_x, flat_y = x.reshape(x.size), y.reshape(y.size)
+    multiply(w.reshape(w.size), w.shape[1], 1, bias, flat_x, flat_y, w.shape[0], w.shape[1], x.shape[1], flat_x, 0)
 
 
 @njit(**FLAGS)
 def backward(w, zeros, dy, dx):
-    multiply(w.reshape(w.size), 1, w.shape[1], zeros, dy.reshape(dy.size), dx.reshape(dx.size), w.shape[1], w.shape[0], dy.shape[1])
+    """Fetch the results, which changes nothing."""
+    flat_dy, flat_dx = dy.reshape(dy.size), dx.reshape(dx.size)
+    multiply(w.reshape(w.size), 1, w.shape[1], zeros, flat_dy, flat_dx, w.shape[1], w.shape[0], dy.shape[1], flat_dx, dx.size)
 
 
 @njit(**FLAGS)
@@ -98,7 +88,7 @@ def test_products_are_added_to_a_part_of_wider_rows(rows: int, terms: int, trans
 
 
 @pytest.mark.parametrize(("rows", "terms"), SIZES)
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("blocks", [1, 3, LONG // COLUMNS])
 @pytest.mark.parametrize("columns", [NARROW, COLUMNS, COLUMNS + NARROW])
 def test_outer_adds_the_products_of_all_blocks(rows: int, terms: int, blocks: int, columns: int) -> None:
     dy, x, g = numbers(blocks, rows, columns), numbers(blocks, terms, columns), numbers(rows, terms)

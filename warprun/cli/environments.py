@@ -203,7 +203,7 @@ def bench(arguments: Sequence[str]) -> int:
 
 def _tell_scalar_loops(overrides: list[str], steps_per_s: float) -> None:
     """Print the functions that are computed for one environment at a time, and the time of a step."""
-    from warprun.kernels.simd import WIDTH
+    from warprun.kernels.vectors import WIDTH
 
     with tempfile.TemporaryDirectory() as folder, Helper("machine_code", Path(folder), *overrides) as looking:
         found, problem = looking.result()

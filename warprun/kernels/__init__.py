@@ -13,7 +13,7 @@ The way of a loop over lanes to vectors: read `lanes`, then `lane_regions`, `lan
 The way of a call. `bound` writes its arguments to memory once, `threads` splits its items, `repeat` makes recorded
 calls again, as lists on CPU and as CUDA graphs on a GPU.
 
-What kernels compute of an agent: `simd` the matrix products on CPU, `mlp` networks of them, `mlp_cuda` and
+What kernels compute of an agent: `simd` (with `vectors`) the matrix products on CPU, `mlp` networks of them, `mlp_cuda` and
 `mlp_cuda_backward` the same on CUDA in float32, `mlp_tensor` both on tensor cores (`warp` and `warp_values` have the
 instructions, which `warp_writer` writes), `cells` the formulas of recurrent layers, `recurrent` these layers on CPU,
 `rows` the linear ones around them, `sampling` actions.

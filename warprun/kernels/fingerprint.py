@@ -35,7 +35,7 @@ import numpy as np
 from numba.core.compiler import Compiler
 
 from warprun.environment import KernelFunction
-from warprun.kernels import compilers, lane_cut, lane_regions, lane_values, lanes, moved, simd, warp, warp_values, warp_writer
+from warprun.kernels import compilers, lane_cut, lane_regions, lane_values, lanes, moved, simd, vectors, warp, warp_values, warp_writer
 from warprun.kernels.cache import text_of
 from warprun.user_code import ISOLATED
 
@@ -52,7 +52,7 @@ MISSING: object = object()
 
 LIBRARIES = ("numpy", "numba", "numba_cuda", "llvmlite")
 """Values from these packages, and from the standard library, are identified by name and version."""
-OWN = (compilers, lanes, lane_regions, lane_values, lane_cut, moved, simd, warp, warp_values, warp_writer)
+OWN = (compilers, lanes, lane_regions, lane_values, lane_cut, moved, simd, vectors, warp, warp_values, warp_writer)
 """Modules that write LLVM's code."""
 
 

@@ -50,7 +50,7 @@ from numba.np.arrayobj import make_array, populate_array
 from warprun.kernels.lane_cut import Counter, Metadata, Writer
 from warprun.kernels.lane_regions import NAME, Block, Regions, Stays, blocks_of, loops
 from warprun.kernels.lane_values import MARK
-from warprun.kernels.simd import WIDTH
+from warprun.kernels.vectors import WIDTH
 
 if TYPE_CHECKING:
     from llvmlite.ir import Value

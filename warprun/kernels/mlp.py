@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warprun.kernels.simd import COLUMNS, NARROW, add_row_sums, multiply, outer
+from warprun.kernels.simd import COLUMNS, add_row_sums, multiply, outer
+from warprun.kernels.vectors import NARROW
 from warprun.math import tanh
 from warprun.spec import OBS_LIMIT
 
@@ -75,14 +76,18 @@ class Inference(NamedTuple):
     """[tile, step, row, COLUMNS] float32: the activations of a whole rollout (`Trajectory.activations`), or [0, 0, 0, 0]."""
 
 
-def forward(parameters, layers, block):
-    """Compute all layers: fill the rows of `block` [rows, columns] that follow the observation."""
+def forward(parameters, layers, block, ahead):
+    """Compute all layers: fill the rows of `block` [rows, columns] that follow the observation.
+
+    `ahead` is memory that is needed next, which comes into the caches meanwhile.
+    """
     flat, columns = block.reshape(block.size), block.shape[1]
     for n in range(layers.shape[0]):
         n_in, n_out, out_row = layers[n, 2], layers[n, 3], layers[n, 5]
         out = flat[out_row * columns : (out_row + n_out) * columns]
         weights, start, given = parameters[layers[n, 0] :], parameters[layers[n, 1] :], flat[layers[n, 4] * columns :]
-        multiply(weights, n_in, 1, start, given, out, n_out, n_in, columns)
+        begin, size = share_of(parameters, layers, n, ahead)
+        multiply(weights, n_in, 1, start, given, out, n_out, n_in, columns, ahead[begin:], size)
         if layers[n, 6] == TANH:
             for m in range(out.size):
                 out[m] = tanh(out[m])
@@ -91,11 +96,18 @@ def forward(parameters, layers, block):
                 out[m] = max(out[m], float32(0.0))
 
 
-def backward(parameters, layers, blocks, slopes, zeros, gradient):
+def share_of(parameters, layers, n, ahead):
+    """Return which part of `ahead` layer `n` fetches, first element and size: as much of all as its part of the parameters is."""
+    begin = layers[n, 0] * ahead.size // parameters.size // NARROW * NARROW
+    return begin, layers[n, 2] * layers[n, 3] * ahead.size // parameters.size
+
+
+def backward(parameters, layers, blocks, slopes, zeros, gradient, ahead):
     """Add the gradient of the parameters to `gradient` [P].
 
     `blocks` and `slopes` are [block, rows, columns]: the activations, and the derivatives of the loss with respect to them. The caller
-    fills the slopes of the outputs; those of hidden layers are computed here. `zeros` [rows] holds zeros.
+    fills the slopes of the outputs; those of hidden layers are computed here. `zeros` [rows] holds zeros. `ahead` is memory for the same
+    number of blocks that is needed next, see `forward`.
     """
     count, columns = blocks.shape[0], blocks.shape[2]
     stride = blocks.shape[1] * columns
@@ -103,10 +115,10 @@ def backward(parameters, layers, blocks, slopes, zeros, gradient):
     for n in range(layers.shape[0] - 1, -1, -1):
         weight, bias, n_in, n_out = layers[n, 0], layers[n, 1], layers[n, 2], layers[n, 3]
         in_row, out_row = layers[n, 4], layers[n, 5]
-        for b in range(count):
-            out = all_in[b * stride + out_row * columns : b * stride + (out_row + n_out) * columns]
-            slope = all_slopes[b * stride + out_row * columns : b * stride + (out_row + n_out) * columns]
-            through_activation(layers[n, 6], out, slope)
+        if layer_at(layers, 4, out_row) < 0:  # outputs of the network
+            for b in range(count):
+                slope = all_slopes[b * stride + out_row * columns : b * stride + (out_row + n_out) * columns]
+                through_activation(layers[n, 6], all_in[b * stride + out_row * columns :], slope)
         slope, given = all_slopes[out_row * columns :], all_in[in_row * columns :]
         add_row_sums(gradient[bias:], slope, stride, n_out, count, columns)
         outer(gradient[weight:], slope, stride, given, stride, n_out, n_in, count, columns)
@@ -114,7 +126,11 @@ def backward(parameters, layers, blocks, slopes, zeros, gradient):
             for b in range(count):
                 slope = all_slopes[b * stride + out_row * columns :]
                 into = all_slopes[b * stride + in_row * columns : b * stride + (in_row + n_in) * columns]
-                multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out, columns)
+                of_block = ahead[b * stride : (b + 1) * stride]
+                begin, size = share_of(parameters, layers, n, of_block)
+                multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out, columns, of_block[begin:], size)
+                # At once, while the slopes are in the first-level cache.
+                through_activation(layers[layer_at(layers, 5, in_row), 6], all_in[b * stride + in_row * columns :], into)
 
 
 def backward_to_input(parameters, layers, block, slopes, zeros):
@@ -126,7 +142,15 @@ def backward_to_input(parameters, layers, block, slopes, zeros):
         slope = flat[out_row * columns : (out_row + n_out) * columns]
         through_activation(layers[n, 6], out, slope)
         into = flat[in_row * columns : (in_row + n_in) * columns]
-        multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out, columns)
+        multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out, columns, into, 0)
+
+
+def layer_at(layers, entry, row):
+    """Return the first layer with `row` as its in_row (`entry` 4) or its out_row (5); -1: there is none."""
+    for n in range(layers.shape[0]):
+        if layers[n, entry] == row:
+            return n
+    return -1
 
 
 def through_activation(activation, out, slope):
@@ -155,23 +179,30 @@ def infer(inference, thread, tile, t, n_actors, features, obs, value):
     width = width_of(lanes)
     together = COLUMNS // width
     n_logits = network.value_row - network.policy_row
+    rows, values = obs.reshape(lanes, n_actors * features), value.reshape(lanes, n_actors)
     memory = inference.blocks[thread].reshape(network.rows * COLUMNS)
+    ahead = memory[:0]
     if kept.size > 0:
         memory = kept.reshape(kept.size)[(tile * kept.shape[1] * COLUMNS + t * width) * network.rows :]
+        ahead = memory[network.rows * width : 2 * network.rows * width]
     for begin in range(0, n_actors, together):
         actors = min(together, n_actors - begin)
         part = memory[: network.rows * actors * width].reshape(network.rows, actors * width)
         for a in range(actors):
             for f in range(features):
-                for lane in range(lanes):
-                    part[f, a * width + lane] = obs[(lane * n_actors + begin + a) * features + f]
-        compute(network, part)
+                # Views that begin at 0: LLVM vectorises only if it knows that no index is negative.
+                into = part[f, a * width : a * width + lanes]
+                for lane in range(into.size):
+                    into[lane] = rows[lane, (begin + a) * features + f]
+        compute(network, part, ahead)
         for a in range(actors):
             for k in range(n_logits):
-                for lane in range(width):
-                    logits[k, begin + a, lane] = part[network.policy_row + k, a * width + lane]
-            for lane in range(lanes):
-                value[lane * n_actors + begin + a] = part[network.value_row, a * width + lane]
+                outputs = part[network.policy_row + k, a * width : (a + 1) * width]
+                for lane in range(outputs.size):
+                    logits[k, begin + a, lane] = outputs[lane]
+            outputs = part[network.value_row, a * width : a * width + lanes]
+            for lane in range(outputs.size):
+                values[lane, begin + a] = outputs[lane]
     for k in range(n_logits, logits.shape[0]):
         log_std = network.parameters[network.log_std + k - n_logits]
         for a in range(n_actors):
@@ -179,13 +210,16 @@ def infer(inference, thread, tile, t, n_actors, features, obs, value):
                 logits[k, a, lane] = log_std
 
 
-def compute(network, block):
-    """Normalise the observations in the first rows of `block` [rows, columns], if the network has statistics, and compute all layers."""
+def compute(network, block, ahead):
+    """Normalise the observations in the first rows of `block` [rows, columns], if the network has statistics, and compute all layers.
+
+    `ahead`: see `forward`.
+    """
     mean, scale = network.mean, network.scale
     for f in range(mean.size):
         for column in range(block.shape[1]):
             block[f, column] = normalized(block[f, column], mean[f], scale[f])
-    forward(network.parameters, network.layers, block)
+    forward(network.parameters, network.layers, block, ahead)
 
 
 def normalized(x, mean, scale):

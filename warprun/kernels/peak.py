@@ -23,7 +23,7 @@ from numba import njit
 @njit(nogil=True, cache=True, **FLAGS)
 def repeat(times, w, bias, x, y, size):
     for _ in range(times):
-        multiply(w, size, 1, bias, x, y, size, size, x.size // size)
+        multiply(w, size, 1, bias, x, y, size, size, x.size // size, x, 0)
 '''
 
 

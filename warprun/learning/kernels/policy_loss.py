@@ -20,6 +20,8 @@ from warprun.learning.kernels.cpu.tiles import (
     columns,
     get_output,
     get_scratch,
+    keep_advantages,
+    keep_picked,
     observe,
     parameter,
     row_at,
@@ -29,7 +31,7 @@ from warprun.learning.kernels.cpu.tiles import (
 )
 from warprun.math import exp, log
 
-# Rows of the scratch memory; from COMPONENTS on there are two for each component of an action: entropy and action, or a slope.
+# Rows of the scratch memory; from COMPONENTS on two for each component of an action, entropy and action, or one, action and slope.
 LOG_PROB, OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, D_LOG_PROB, ENTROPY, TOTAL, COMPONENTS = range(9)
 
 float32 = np.float32
@@ -109,14 +111,10 @@ def nothing(tile, c, shown):
 def keep_rows(tile, rows):
     """Keep the numbers of the tile's rows, with advantages normalized as by `batch.normalize_advantage`."""
     mean, scale = rows.mean[0], advantage_scale(rows.mean[0], rows.variance[0])
-    for c in columns(tile):
-        set_scratch(tile, OLD_LOG_PROB, c, rows.log_prob[row_at(tile, rows, c)])
-    for c in columns(tile):
-        set_scratch(tile, OLD_VALUE, c, rows.value[row_at(tile, rows, c)])
-    for c in columns(tile):
-        set_scratch(tile, RETURNS, c, rows.returns[row_at(tile, rows, c)])
-    for c in columns(tile):
-        set_scratch(tile, ADVANTAGE, c, (rows.advantage[tile.begin + c] - mean) * scale)
+    keep_picked(tile, rows, rows.log_prob, OLD_LOG_PROB)
+    keep_picked(tile, rows, rows.value, OLD_VALUE)
+    keep_picked(tile, rows, rows.returns, RETURNS)
+    keep_advantages(tile, rows, mean, scale, ADVANTAGE)
 
 
 def evaluate_choices(tile, net, policy, rows):
@@ -133,8 +131,7 @@ def evaluate_choices(tile, net, policy, rows):
     first = 0
     for j in range(policy.components):
         n, entropy, chosen = policy.nvec[j], COMPONENTS + 2 * j, COMPONENTS + 2 * j + 1
-        for c in columns(tile):
-            set_scratch(tile, chosen, c, float32(rows.action[row_at(tile, rows, c), j]))
+        keep_picked(tile, rows, rows.action[:, j], chosen)
         for c in columns(tile):
             set_scratch(tile, TOTAL, c, get_output(tile, net, first, c))
         for k in range(first + 1, first + n):
@@ -184,8 +181,9 @@ def evaluate_gaussian(tile, net, policy, rows):
     for d in range(policy.components):
         log_std = parameter(net, policy.log_std + d)
         scale, entropy = exp(-log_std), gaussian_entropy(log_std)
+        keep_picked(tile, rows, rows.action[:, d], COMPONENTS + d)
         for c in columns(tile):
-            z = (rows.action[row_at(tile, rows, c), d] - get_output(tile, net, d, c)) * scale
+            z = (get_scratch(tile, COMPONENTS + d, c) - get_output(tile, net, d, c)) * scale
             set_output(tile, net, d, c, z)
             set_scratch(tile, LOG_PROB, c, get_scratch(tile, LOG_PROB, c) + gaussian_log_density(z, log_std))
             set_scratch(tile, ENTROPY, c, get_scratch(tile, ENTROPY, c) + entropy)

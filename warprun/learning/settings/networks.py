@@ -17,7 +17,7 @@ ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 KERNEL_ACTIVATIONS = ("tanh", "relu")
 """Activations that the kernels of warprun compute."""
 KERNEL_UNITS = 16
-"""What the units of recurrent layers that kernels compute are a multiple of (`kernels.simd.NARROW`)."""
+"""What the units of recurrent layers that kernels compute are a multiple of (`kernels.vectors.NARROW`)."""
 GATES = {"mlp": 0, "lstm": 4, "gru": 3}
 """Type of a network -> gates of a unit of its recurrent layers."""
 STATES = {"mlp": 0, "lstm": 2, "gru": 1}

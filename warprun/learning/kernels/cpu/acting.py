@@ -7,8 +7,9 @@ import torch
 from warprun.kernels.bound import Call, kernel_module
 from warprun.kernels.compile import merged_function
 from warprun.kernels.mlp import Network, compute
-from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
+from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
+from warprun.kernels.vectors import NARROW
 
 NO_VALUE = torch.zeros(0)
 
@@ -22,7 +23,7 @@ def act_on_part(part, thread, network, obs, policy_output, value, blocks):
     for c in range(count):
         for f in range(obs.shape[1]):
             block[f, c] = obs[begin + c, f]
-    compute(network, block)
+    compute(network, block, blocks[thread][:0])
     outputs = network.value_row - network.policy_row
     for c in range(count):
         for k in range(outputs):

@@ -129,13 +129,17 @@ def on_own(stack, thread, width):
     return Net(stack.parameters, stack.layers, stack.outputs, block, slopes, stack.mean, stack.scale)
 
 
-def add_sums(tile, rows, sums, gradient):
-    """Add the terms of a tile to `sums` [term], and slopes that the loss has kept to those of parameters that belong to no layer."""
+def add_terms(terms, sums):
+    """Add `terms` [term, column], each over all columns, to `sums` [term]."""
     for k in range(sums.size):
         total = float32(0.0)
-        for c in range(tile.n):
-            total += tile.terms[k, c]
+        for c in range(terms.shape[1]):
+            total += terms[k, c]
         sums[k] += total
+
+
+def add_kept(tile, rows, gradient):
+    """Add slopes that the loss has kept of a tile to those of parameters that belong to no layer."""
     for d in range(rows.number):
         total = float32(0.0)
         for c in range(tile.n):
@@ -183,17 +187,19 @@ def gradient(first, last, thread, nets, settings, batch, cut, kept, memory):
             memory_of_blocks = kept[before * trained.rows :] if kept.size > 0 else trained.blocks[thread]
             blocks = memory_of_blocks[: used * trained.rows * width].reshape(shape)
             slopes = trained.slopes[thread][: used * trained.rows * width].reshape(shape)
+            terms = memory.terms[thread]
+            terms[:] = float32(0.0)
             for b in range(used):
                 tile = Tile(
-                    begin_of(cut, number + b), n, memory.scratch[thread], memory.terms[thread], memory.zeros, memory.picked[thread],
-                    kept.size > 0,
+                    begin_of(cut, number + b), n, memory.scratch[thread], terms, memory.zeros, memory.picked[thread], kept.size > 0,
                 )
-                tile.terms[:] = float32(0.0)
                 on = ($on)
                 loss(tile, on, settings, batch)
                 clear_rest(tile, on[$trained])
-                add_sums(tile, memory.parameter_rows, sums, gradient)
-            backward(trained.parameters, trained.layers, blocks, slopes, memory.zeros, gradient)
+                add_kept(tile, memory.parameter_rows, gradient)
+            add_terms(terms, sums)
+            ahead = memory_of_blocks[blocks.size : 2 * blocks.size] if kept.size > 0 else memory.zeros[:0]
+            backward(trained.parameters, trained.layers, blocks, slopes, memory.zeros, gradient, ahead)
             number += used
 
 
@@ -203,7 +209,7 @@ def finish(first, last, thread, count, shares, memory):
     if first == 0:
         mean_terms(count, shares, memory)
 '''
-FUNCTIONS = (Net, Tile, run_of, begin_of, on_blocks, on_own, add_sums, add_shares, mean_terms, clear_rest, backward)
+FUNCTIONS = (Net, Tile, run_of, begin_of, on_blocks, on_own, add_terms, add_kept, add_shares, mean_terms, clear_rest, backward)
 
 
 def _module(loss: Callable[..., None], shares_memory: tuple[bool, ...]) -> ModuleType:

@@ -11,7 +11,7 @@ from torch.autograd.function import FunctionCtx
 
 from warprun.kernels import recurrent
 from warprun.kernels.recurrent import BLOCKS, work_size
-from warprun.kernels.simd import NARROW
+from warprun.kernels.vectors import NARROW
 from warprun.learning.kernels.cpu.rows import TileKernels, filled, layers
 from warprun.learning.kernels.recurrent import compute, parts_of
 from warprun.learning.recurrent import Cell, Recurrent

@@ -16,8 +16,9 @@ from warprun.kernels import ahead
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.compile import BOUND, load_module, merged_function
 from warprun.kernels.mlp import Network, compute
-from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
+from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
+from warprun.kernels.vectors import NARROW
 from warprun.learning.batch import Estimate, Spread
 from warprun.learning.formulas import explained
 from warprun.learning.kernels.cpu.statistics import Ends
@@ -104,7 +105,7 @@ def follow(part, thread, network, steps, memory):
             obs = steps.obs if m < end - begin else steps.final_obs
             for f in range(obs.shape[1]):
                 block[f, m - first] = obs[rows[m], f]
-        compute(network, block)
+        compute(network, block, memory.block[thread][:0])
         for m in range(first, last):
             flat[places[m]] = block[network.value_row, m - first]
     for t in range(horizon):

@@ -14,7 +14,8 @@ from warprun.kernels import rows
 from warprun.kernels.bound import Call, Function, kernel_module
 from warprun.kernels.compile import merged_function
 from warprun.kernels.mlp import LINEAR
-from warprun.kernels.simd import NARROW, aligned_zeros
+from warprun.kernels.simd import aligned_zeros
+from warprun.kernels.vectors import NARROW
 from warprun.learning.kernels.layers import CODES
 
 

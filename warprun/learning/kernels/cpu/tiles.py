@@ -76,7 +76,7 @@ def observe(tile, net, rows):
         for f in range(rows.obs.shape[1]):
             for c in range(tile.n):
                 net.block[f, c] = rows.obs[tile.picked[c], f]
-        mlp.compute(net, net.block)
+        mlp.compute(net, net.block, tile.zeros[:0])
 
 
 def row_at(tile, rows, c):
@@ -84,14 +84,34 @@ def row_at(tile, rows, c):
     return tile.picked[c]
 
 
+def keep_picked(tile, rows, source, row):
+    """Keep the numbers of `source` [R] of the tile's rows in row `row`, see `get_scratch`."""
+    kept = tile.scratch[row]
+    if rows.ordered:
+        for c in range(tile.n):
+            kept[c] = float32(source[tile.picked[c]])
+    else:
+        # Views that begin at 0: LLVM vectorises only if it knows that no index is negative.
+        given = source[tile.begin : tile.begin + tile.n]
+        for c in range(given.size):
+            kept[c] = float32(given[c])
+
+
+def keep_advantages(tile, rows, mean, scale, row):
+    """Keep the advantages of the tile's rows less `mean`, times `scale`, in row `row`."""
+    kept, given = tile.scratch[row], rows.advantage[tile.begin : tile.begin + tile.n]
+    for c in range(given.size):
+        kept[c] = (given[c] - mean) * scale
+
+
 def forward(tile, net):
     """Compute the activations of `net` from its inputs."""
-    mlp.forward(net.parameters, net.layers, net.block)
+    mlp.forward(net.parameters, net.layers, net.block, tile.zeros[:0])
 
 
 def forward_first(tile, net):
     """Compute the activations of the first network of a stack."""
-    mlp.forward(net.parameters, net.layers[: net.layers.shape[0] // net.outputs.number], net.block)
+    mlp.forward(net.parameters, net.layers[: net.layers.shape[0] // net.outputs.number], net.block, tile.zeros[:0])
 
 
 def get_input(tile, net, row, c):

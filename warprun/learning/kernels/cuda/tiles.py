@@ -147,6 +147,18 @@ def row_at(tile, rows, c):
     return read(rows.order, tile.begin + c) if rows.ordered else int64(tile.begin + c)
 
 
+def keep_picked(tile, rows, source, row):
+    """Keep the numbers of `source` [R] of the tile's rows in row `row`, see `get_scratch`."""
+    for c in columns(tile):
+        set_scratch(tile, row, c, float32(source[row_at(tile, rows, c)]))
+
+
+def keep_advantages(tile, rows, mean, scale, row):
+    """Keep the advantages of the tile's rows less `mean`, times `scale`, in row `row`."""
+    for c in columns(tile):
+        set_scratch(tile, row, c, (rows.advantage[tile.begin + c] - mean) * scale)
+
+
 def forward(tile, net):
     """Compute the activations of `net` from its inputs."""
     compute_layers(net, net.layers.shape[0], tile.block, tile.thread, tile.threads)
