@@ -103,6 +103,29 @@ def test_step_and_reset_in_one_call_is_both() -> None:
             assert one.episodes() == other.episodes()
 
 
+class ReadOnly(Numpy):
+    """Gives arrays of float32, or of float64 that are not contiguous, which nobody may write to."""
+
+    dtype: Any = np.float32
+
+    def step(self, actions: Any) -> Any:
+        results = super().step(actions)
+        order: Any = "C" if self.dtype == np.float32 else "F"
+        given = (*(each.astype(self.dtype, order) for each in results[:2]), *results[2:])
+        for each in given:
+            each.flags.writeable = False
+        return given
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_arrays_that_are_read_only_or_of_another_layout_are_read(dtype: Any) -> None:
+    with simulator(Numpy) as one, simulator(type("Other", (ReadOnly,), {"dtype": dtype})) as other:
+        taken = one.collect(act), other.collect(act)
+        for name in ("obs", "reward", "final_obs"):
+            assert torch.equal(*(getattr(each.groups[GROUP], name) for each in taken)), name
+        assert torch.equal(*(each.terminated for each in taken)) and one.episodes() == other.episodes()
+
+
 class Copies(TorchDispatchMode):
     """Counts copies of whole batches of observations or actions."""
 
