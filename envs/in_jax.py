@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+jax.config.update("jax_cpu_enable_async_dispatch", False)  # each step is waited for: another thread would only cost a change of threads
+
 S = TypeVar("S")
 """Arrays in classes that JAX knows."""
 Results = tuple[jax.Array, jax.Array, jax.Array, jax.Array]

@@ -20,7 +20,7 @@ THROUGHPUT, OFF_POLICY = DOCS / "benchmarks" / "throughput.md", DOCS / "benchmar
 PLACES = (
     (THROUGHPUT, "peers", ON_POLICY, 1e6),
     (THROUGHPUT, "few", ("few",), 1e6),
-    (THROUGHPUT, "batched", BATCHED, 1e6),
+    (THROUGHPUT, "batched", (*BATCHED, "gymnax-one"), 1e6),
     (THROUGHPUT, "memory", MEMORY, 1e3),
     (THROUGHPUT, "population", ("population",), 1e6),
     (THROUGHPUT, "sweeps", ("seeds", "solved"), 1.0),

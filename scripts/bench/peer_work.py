@@ -118,6 +118,7 @@ WORKS: dict[str, Work | OffPolicy | Sweep] = {
     "ppo-64": Work("PPO 4 x 4, 64-64", "ppo", 64, 4, 4),
     "few": Work("A2C, 64-64, one thread", "a2c", 64, 1, 1),
     "gymnax-a2c": Work("A2C, 64-64", "a2c", 64, 1, 1),
+    "gymnax-one": Work("A2C, 64-64, one thread", "a2c", 64, 1, 1),
     "gymnax-ppo": Work("PPO 4 x 4, 64-64", "ppo", 64, 4, 4),
     "lstm-128": Work("PPO 4 x 4, 64-64, LSTM 64, 128 steps", "ppo", 64, 4, 4, horizon=128, units=64),
     "lstm-16": Work("PPO 4 x 4, 64-64, LSTM 64, 16 steps", "ppo", 64, 4, 4, units=64),

@@ -97,10 +97,11 @@ def sb3(name: str, library: str, trunk: str, n_envs: int, threads: int, works: t
 # 10,000 environments, and 1,000 where a peer can train faster with them. A process with one thread is bound to a core.
 PEERS = (
     limit(CORES, (*ON_POLICY, *BATCHED, *MEMORY, *MANY)),
-    limit(1, ("few", *ONE, *FEW)),
+    limit(1, ("few", "gymnax-one", *ONE, *FEW)),
     own(SHARED, 10_000, CORES, (*ON_POLICY, "lstm-16")),
     own(SEPARATE, 10_000, CORES, TRAINING),
     own(SHARED, 10, 1, ("few",)),
+    own(("gymnax", "shared"), 1_000, 1, ("gymnax-one",)),
     own(SHARED, 100, 1, ("few",)),
     own(("gymnax", "shared"), 10_000, CORES, BATCHED),
     own(("gymnax", "shared"), 1_000, CORES, BATCHED),
@@ -114,6 +115,7 @@ PEERS = (
     rejax(1_000, CORES, TRAINING),
     sb3("Stable-Baselines3", "stable_baselines3", "separate", 1_000, 1, ("a2c-64", "ppo-64")),
     jax(10, 1, ("few",)),
+    jax(1_000, 1, ("gymnax-one",)),
     jax(100, 1, ("few",)),
     jax(1_024, CORES, ("lstm-128",)),
     jax(10_000, CORES, ("lstm-16",)),

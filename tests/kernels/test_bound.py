@@ -84,6 +84,10 @@ def test_every_argument_arrives(module: ModuleType, python: bool) -> None:
     call.change(mixed=arguments[1]._replace(array=arguments[1].array[:, :]))
     call(0, 1, 0)
     assert arguments[0][0, 0] == 5.0 + 0.5 + 7.0 + 30.0 + 0.25 + 2000.0
+    other = np.zeros_like(arguments[0])
+    call.move(out=other)
+    call(0, 1, 0)
+    assert (other[0] == arguments[0][0]).all() and call.arguments[0] is other
 
 
 def test_the_layout_is_that_of_llvm(module: ModuleType) -> None:

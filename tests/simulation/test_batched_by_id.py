@@ -33,7 +33,7 @@ def state_of(simulator: Any, part: int | None = None) -> Any:
     """Return a copy of the state of a batch in jax."""
     import jax
 
-    state = simulator._batch.state
+    state = simulator.stepper._batch.state
     return jax.tree.map(lambda leaf: leaf.copy(), state if part is None else state[part])
 
 
@@ -100,10 +100,10 @@ def test_pictures_of_gymnax() -> None:
     import gymnax
     import jax
 
-    assert environment.spec.groups[0].observation == Box(400, fields=(Field(0, (4, 10, 10), channels_last=True),))
+    assert environment.spec.groups[0].observation == Box(400, 0.0, 1.0, (Field(0, (4, 10, 10), channels_last=True),))
     simulator = prepared(environment, 2, 3)
     taken = simulator.collect(act)
-    seen = jax.vmap(gymnax.make("Breakout-MinAtar")[0].get_obs)(simulator._batch.state[1])
+    seen = jax.vmap(gymnax.make("Breakout-MinAtar")[0].get_obs)(simulator.stepper._batch.state[1])
     np.testing.assert_array_equal(taken.groups[GROUP].obs[-1, :, 0].numpy(), np.asarray(seen, np.float32).reshape(2, -1))
 
 

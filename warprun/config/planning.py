@@ -65,7 +65,7 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         recurrent=recurrent,
         optimizer=Choice("kernels" if parts else "torch"),
         repeated=repeated,
-        keeps=config.engine.keep_activations and not why_stepwise and not why_torch_gradients and not on_gpu,
+        keeps=config.engine.keep_activations and not (why_torch or why_torch_gradients or on_gpu or config.concurrency.learners_act),
         no_tensor_cores=cuda_layers.why_not() if on_gpu and not why_torch else "",
     )
 

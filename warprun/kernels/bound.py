@@ -107,6 +107,8 @@ class Call:
         self._places = {name: n for n, name in enumerate(self.names)}
         self._numbers = {n for n, value in enumerate(arguments) if isinstance(value, int | float | np.generic)}
         self._record: np.ndarray = np.zeros((), np.uint8)
+        self._addresses: dict[str, np.ndarray] = {}
+        """Where the record has the address of each array, [] each."""
 
     def __call__(self, first: int, last: int, thread: int) -> None:
         """Do the work of the items `first` .. `last` - 1 with the memory of a thread."""
@@ -131,6 +133,8 @@ class Call:
             values = tuple(in_memory(kind, value) for kind, value in zip(self._kinds, self.arguments, strict=True))
             self._record = np.array(values, _struct([layout_of(models, kind) for kind in self._kinds]))
             self.address = self._record.ctypes.data
+            arrays = (n for n, kind in enumerate(self._kinds) if isinstance(kind, types.Array))
+            self._addresses = {self.names[n]: self._record[f"f{n}"]["data"] for n in arrays}
             self._entry = ENTRY(self.code)
         return self._entry is not None
 
@@ -152,6 +156,13 @@ class Call:
             if self._entry:
                 self._record[f"f{number}"] = in_memory(self._kinds[number], value)
             self.arguments[number] = value
+
+    def move(self, **given: np.ndarray) -> None:
+        """Replace arrays, by name, by others of the same dtype, shape and strides, which are not looked at: in a tenth of the time."""
+        for name, array in given.items():
+            self.arguments[self._places[name]] = array
+            if self._entry:
+                self._addresses[name][()] = array.__array_interface__["data"][0]
 
 
 @cache

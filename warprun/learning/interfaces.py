@@ -72,7 +72,7 @@ class Agent(Stateful, Protocol):
     carry: Mapping[str, int]
     """Per group, how many numbers its policy remembers of an episode, for each actor (`Trajectory.carries`); 0, or no entry: none."""
     kept: Mapping[str, int]
-    """Groups whose activations of a fused rollout `update` takes instead of computing them again, and the rows of their network
+    """Groups whose activations of a rollout on CPU `update` takes instead of computing them again, and the rows of their network
     (`Trajectory.activations`)."""
     learning_starts: int
     """Environment steps before the first gradient step."""

@@ -104,6 +104,8 @@ class Operations(NamedTuple):
     """adapt(kl [], desired) changes the learning rate after an update, see `TorchOperations.adapt`."""
     observe: Callable[[torch.Tensor], None]
     """observe(obs [B, F]) takes observations into the statistics that normalise them, if there are any."""
+    keep: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int], None] | None = None
+    """keep(obs, policy_output, value, activations, row) does `act` for a row of a trajectory, and writes its `activations`."""
     kept: int = 0
     """Rows of the network, if gradients take its activations from the rollout (`Trajectory.activations`); else 0."""
 

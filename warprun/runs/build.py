@@ -18,6 +18,7 @@ from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.mlp import Network
 from warprun.kernels.repeat import Captured
+from warprun.kernels.simd import COLUMNS
 from warprun.learning.communicator import Communicator, SingleProcess
 from warprun.learning.interfaces import Agent, Context, Draws
 from warprun.learning.settings.plan import Choice, Plan
@@ -88,7 +89,7 @@ def make_simulator(
     staggered: bool = False,
 ) -> Simulator:
     """Return a simulator for an agent, of the environments `first_env` and following of a run; `announce` gets one line if kernels have
-    to be compiled, `kept`, `compares` and `staggered` are those of `KernelEngine`. Raises UserError."""
+    to be compiled, `kept` are those of the agent, `compares` and `staggered` are those of `KernelEngine`. Raises UserError."""
     simulator: Simulator
     if isinstance(setup.environment, Environment):
         networks = agent.networks() if setup.plan.fused else None
@@ -107,6 +108,7 @@ def make_simulator(
         )
     else:
         simulator = make_external(setup, n_envs, horizon, seed, agent.exploration, first_env)
+        simulator.trajectory.keep(kept or {}, COLUMNS)
     simulator.trajectory.remember(agent.carry)
     return simulator
 

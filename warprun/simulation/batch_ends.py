@@ -13,19 +13,24 @@ NEVER = 2**62
 """The time limit of environments that have none."""
 
 
-def account_step(at, limit, reward, terminated, truncated, clock, returns, over, late, counts):
-    """Count a step of all environments; write to `over` [N] where an episode has ended, and to `truncated` where it was not terminated.
+def account_step(at, limit, seen, gained, ends, cuts, obs, reward, terminated, truncated, clock, returns, over, late, counts):
+    """Write what a step of all environments gave, and count it; write to `over` [N] where an episode has ended.
 
-    `at` [row]; `late` [N]: the time limit alone ended it; `counts` [2]: how many `over` and `late` have.
+    It gave `seen` [N, F], `gained`, `ends` and `cuts` [N]; `truncated` is where an episode was cut off and not terminated. `at` [row];
+    `late` [N]: the time limit alone ended it; `counts` [2]: how many `over` and `late` have.
     """
-    row = at[0]
+    row, features = at[0], seen.shape[1]
     counts[:] = 0
     for e in range(over.size):
-        ended, cut = terminated[row, e], truncated[row, e]
+        for f in range(features):
+            obs[row + 1, e, f] = seen[e, f]
+        reward[row, e] = gained[e]
         clock[e] += 1
-        returns[e] += reward[row, e]
+        returns[e] += gained[e]
+        ended, cut = ends[e], cuts[e]
         late[e] = clock[e] >= limit and not (ended or cut)
         over[e] = ended or cut or late[e]
+        terminated[row, e] = ended
         truncated[row, e] = (cut or late[e]) and not ended
         counts[0] += over[e]
         counts[1] += late[e]
@@ -50,8 +55,8 @@ def renew_episodes(at, over, fresh, obs, final, truncated, cuts, clock, returns,
                 obs[row + 1, e, f] = fresh[e, f]
 
 
-class Ends:
-    """The ends of episodes by torch, on any device; nothing waits for a GPU."""
+class Episodes:
+    """The numbers of the episodes of a batch, and what of its trajectory their ends are written to."""
 
     def __init__(self, trajectory: Trajectory, name: str, time_limit: int | None) -> None:
         """`name`: of the group."""
@@ -72,9 +77,18 @@ class Ends:
         self.clock.zero_()
         self.returns.zero_()
 
-    def account(self, row: int) -> torch.Tensor:
-        """Count the step of a row, and make `truncated` right; return where an episode has ended [N] bool."""
-        ended, cut = self.terminated[row], self.truncated[row]
+
+class Ends(Episodes):
+    """The ends of episodes by torch, on any device; nothing waits for a GPU."""
+
+    def account(self, row: int, seen: torch.Tensor, gained: torch.Tensor, ends: torch.Tensor, cuts: torch.Tensor) -> torch.Tensor:
+        """Write what a step gave, observations [N, ...] and its rewards and ends [N], and count it; return where an episode ended [N]."""
+        after, ended, cut = self.obs[row + 1], self.terminated[row], self.truncated[row]
+        if seen.data_ptr() != after.data_ptr():
+            after.copy_(seen.reshape(after.shape))
+        self.reward[row].copy_(gained)
+        ended.copy_(ends)
+        cut.copy_(cuts)
         self.clock += 1
         cut |= self.clock >= self.limit
         cut &= ~ended
@@ -94,7 +108,7 @@ class Ends:
         after.copy_(torch.where(over[:, None], fresh.to(after.dtype), after))
 
 
-class KernelEnds(Ends):
+class KernelEnds(Episodes):
     """The same by one kernel each, on the host."""
 
     def __init__(self, trajectory: Trajectory, name: str, time_limit: int | None) -> None:
@@ -106,18 +120,20 @@ class KernelEnds(Ends):
         """Episodes that ended in the last step, and those that are `late`."""
         self._at = np.zeros(1, np.int64)
         module = kernel_module("ends", {"account": [account_step], "renew": [renew_episodes]}, merged_function)
-        numbers = (self.reward, self.terminated, self.truncated, self.clock, self.returns, self.over, self.late)
-        self._account = Call(module.account, self._at, self.limit, *(each.numpy() for each in numbers), self.counts)
+        fresh, given = self.obs[0].numpy(), (self.obs[0], self.reward[0], self.terminated[0], self.truncated[0])
+        numbers = (self.obs, self.reward, self.terminated, self.truncated, self.clock, self.returns, self.over, self.late)
+        self._account = Call(module.account, self._at, self.limit, *(each.numpy() for each in (*given, *numbers)), self.counts)
         after = (self.obs, self.final, self.truncated, self.cuts, self.clock, self.returns, self.ended)
-        self._renew = Call(module.renew, self._at, self.over.numpy(), self.obs[0].numpy(), *(each.numpy() for each in after))
+        self._renew = Call(module.renew, self._at, self.over.numpy(), fresh, *(each.numpy() for each in after))
 
-    def account(self, row: int) -> torch.Tensor:
+    def account(self, row: int, seen: np.ndarray, gained: np.ndarray, ends: np.ndarray, cuts: np.ndarray) -> None:
+        """Do the same with contiguous arrays, [N, F] and [N] float32, [N] bool; sets `over`, `late` and `counts`."""
         self._at[0] = row
+        self._account.move(seen=seen, gained=gained, ends=ends, cuts=cuts)
         self._account.run(0, 1, 0)
-        return self.over
 
-    def renew(self, row: int, over: torch.Tensor, fresh: torch.Tensor) -> None:
-        """Renew where the last `account` has found ends, whatever `over`."""
+    def renew(self, row: int, fresh: np.ndarray) -> None:
+        """Renew where the last `account` has found ends, with contiguous observations [N, F] float32."""
         self._at[0] = row
-        self._renew.change(fresh=fresh.to(self.obs.dtype).contiguous().numpy())
+        self._renew.move(fresh=fresh)
         self._renew.run(0, 1, 0)

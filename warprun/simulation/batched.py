@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from warprun.errors import TrainingFailed, shown
 from warprun.simulation import batch_state
 from warprun.simulation.batch import MASK, STEP_AND_RESET, Array, Batch, BatchClass
 from warprun.simulation.batch_ends import Ends, KernelEnds
-from warprun.simulation.conversions import converter, giver, tensor_of
+from warprun.simulation.conversions import converter, giver, host_array, tensor_of
 from warprun.simulation.device import Device
 from warprun.simulation.external.recipe import Closes, is_silent, method_place, told
 from warprun.simulation.stepped import SEEDS
@@ -24,6 +25,8 @@ PARTS = ("observations", "rewards", "terminated", "truncated")
 """Names in messages of what a step returns."""
 TRUTHS = ("terminated", "truncated", "masks")
 """Names in messages of what must be booleans."""
+FLOAT, BOOL = np.dtype(np.float32), np.dtype(bool)
+"""What kernels take."""
 SIGNATURES = {"reset": "self, seed, mask", "step": "self, actions", STEP_AND_RESET: "self, actions, seed", MASK: "self"}
 """Arguments of methods, as a class of the user writes them."""
 CLOSE = 1e-4
@@ -34,10 +37,10 @@ class BatchStepper:
     """A `Stepper` of a batch of `n_envs` environments in this process.
 
     What goes to the environment and what comes back are the same memory on both sides, by DLPack, but for rows of the trajectory at
-    addresses that the library may not take (`giver`). The observations of a step are written once, into the trajectory, or not at all
-    if `step` writes them to its argument `out`. The seed of a reset depends on `seed`, on
-    `first_env`, on how often all environments were reset, and on the step. On a GPU `reset` is called in every step, since the host does
-    not wait to know whether an episode ended, and no step looks for faults.
+    addresses that the library may not take (`giver`). What a step returns is written once, into the trajectory; on a CPU one kernel does it
+    and counts (`batch_ends`), from arrays that are read as NumPy reads them, without DLPack where that can be (`host_array`). The seed of
+    a reset depends on `seed`, on `first_env`, on how often all environments were reset, and on the step. On a GPU `reset` is called in
+    every step, since the host does not wait to know whether an episode ended, and no step looks for faults.
     """
 
     stopped: None = None
@@ -52,6 +55,8 @@ class BatchStepper:
         self._group = self.trajectory.groups[group_spec.name]
         self._obs = self._group.obs[:, :, 0]
         self._shape = (n_envs, *environment.shape)
+        self._shapes = dict.fromkeys(PARTS, (n_envs,)) | {PARTS[0]: self._shape, "masks": (n_envs, group_spec.action.mask_entries)}
+        """Of what methods give, by its name in messages."""
         kinds = {field.kind for field in group_spec.observation.fields}
         self._image, self._binary = kinds == {"image"} and not group_spec.observation.rest, "binary" in kinds
         self._byte = torch.tensor(BYTE, device=device.torch)  # a GPU would multiply by the inverse of a number, which is not exact
@@ -61,6 +66,8 @@ class BatchStepper:
         self._writes_out = self._resets_too = False
         on_host = device.kind == "cpu"
         self._ends = (KernelEnds if on_host else Ends)(self.trajectory, group_spec.name, environment.spec.time_limit)
+        self._action_rows: list[Array] = []
+        """The actions of each row as the batch takes them, if these are arrays of numpy or torch on the same memory; else empty."""
         self._leaves: list[torch.Tensor] = []
         """Copies of the arrays and numbers of the state of the batch, as of the last call of `save`."""
         self._stepping = False
@@ -82,6 +89,9 @@ class BatchStepper:
             self._give = giver(self._batch.arrays)
             self._writes_out = "out" in inspect.signature(self._batch.step).parameters
             self._resets_too = isinstance(self._ends, KernelEnds) and hasattr(self._batch, STEP_AND_RESET)
+        taken = [(row, self._actions(row)) for row in self._group.action[:, :, 0]]
+        if self._batch.arrays in (np, torch) and all(row.data_ptr() == given.data_ptr() for row, given in taken):
+            self._action_rows = [self._given(given) for _, given in taken]
 
     def begin(self) -> None:
         self._ends.begin()
@@ -89,19 +99,13 @@ class BatchStepper:
         self._allow(0)
 
     def step(self, row: int) -> torch.Tensor:
-        ends = self._ends
         if row == 0:
-            ends.cuts.zero_()
-        fresh = self._advance(row)
-        over = ends.account(row)
-        if not isinstance(ends, KernelEnds):
-            ends.renew(row, over, self._fresh(over))
-        elif ends.counts[0]:
-            if fresh is None:
-                fresh = self._fresh(over)
-            elif ends.counts[1]:
-                fresh = torch.where(ends.late[:, None], self._fresh(ends.late), fresh)
-            ends.renew(row, over, fresh)
+            self._ends.cuts.zero_()
+        if isinstance(self._ends, KernelEnds):
+            over = self._step_on_host(self._ends, row)
+        else:
+            over = self._ends.account(row, *self._tensors(*self._stepped(row, self._obs[row + 1])))
+            self._ends.renew(row, over, self._fresh(over))
         self._allow(row + 1)
         self._stepping = False
         return over
@@ -157,31 +161,38 @@ class BatchStepper:
 
     def _fresh(self, mask: torch.Tensor) -> torch.Tensor:
         """Begin an episode where `mask` says so; return observations [N, F], of which those count."""
+        return self._taken("reset", PARTS[0], self._begun(mask)).reshape(self._n_envs, -1)
+
+    def _begun(self, mask: torch.Tensor) -> object:
+        """Return what a reset where `mask` says so gives."""
         with self._calling("reset"):
-            given = self._batch.reset(self._reset_seed(), self._given(mask))
-        return self._taken("reset", PARTS[0], given, self._shape).reshape(self._n_envs, -1)
+            return self._batch.reset(self._reset_seed(), self._given(mask))
 
     def _reset_seed(self) -> int:
         return derived_seed(self._seed, "batch", self._first_env, self.resets.value, self.steps.value) % SEEDS
 
-    def _advance(self, row: int) -> torch.Tensor | None:
-        """Take a step with the actions of a row, write its results; return the first observations [N, F] of `step_and_reset`, or None."""
-        taken, after = self.trajectory, self._obs[row + 1]
-        obs, reward, terminated, truncated, *fresh = self._stepped(row, after, self._reset_seed() if self._resets_too else None)
-        if obs.data_ptr() != after.data_ptr():
-            after.copy_(obs.reshape(after.shape))
-        self._group.reward[row, :, 0].copy_(reward)
-        taken.terminated[row].copy_(terminated)
-        taken.truncated[row].copy_(truncated)
-        return fresh[0].reshape(after.shape) if fresh else None
+    def _step_on_host(self, ends: KernelEnds, row: int) -> torch.Tensor:
+        """Take a step with the actions of a row, and begin episodes; return where one has ended."""
+        method, given = self._stepped(row, self._obs[row + 1], self._reset_seed() if self._resets_too else None)
+        seen, gained, ended, cut, *fresh = [self._on_host(method, *part) for part in zip((*PARTS, PARTS[0]), given, strict=False)]
+        ends.account(row, seen, gained, ended, cut)
+        if ends.counts[0]:
+            if not fresh:
+                begun = self._on_host("reset", PARTS[0], self._begun(ends.over))
+            elif ends.counts[1]:
+                begun = np.where(ends.late.numpy()[:, None], self._on_host("reset", PARTS[0], self._begun(ends.late)), *fresh)
+            else:
+                (begun,) = fresh
+            ends.renew(row, begun)
+        return ends.over
 
-    def _stepped(self, row: int, after: torch.Tensor, seed: int | None = None) -> list[torch.Tensor]:
-        """Return what a step of the batch gives, as tensors that are checked; it may write observations to `after` [N, F].
+    def _stepped(self, row: int, after: torch.Tensor, seed: int | None = None) -> tuple[str, tuple[object, ...]]:
+        """Return the method that took a step with the actions of a row, and what it gave; it may write observations to `after` [N, F].
 
-        With a `seed`, the batch also begins episodes where others end, and their observations are the last tensor.
+        With a `seed`, the batch also begins episodes where others end, and their observations are the last part.
         """
         self._stepping = True
-        actions = self._given(self._actions(self._group.action[row, :, 0]))
+        actions = self._action_rows[row] if self._action_rows else self._given(self._actions(self._group.action[row, :, 0]))
         method, parts = ("step", PARTS) if seed is None else (STEP_AND_RESET, (*PARTS, PARTS[0]))
         more: dict[str, Array] = {} if seed is None else {"seed": seed}
         if self._writes_out and seed is None:
@@ -190,8 +201,22 @@ class BatchStepper:
             given: object = getattr(self._batch, method)(actions, **more)
         if not isinstance(given, tuple) or len(given) != len(parts):
             raise self._wrong(method, f"must return ({', '.join(parts)}); it returned {shown(given)}")
-        shapes = [self._shape if name == PARTS[0] else (self._n_envs,) for name in parts]
-        return [self._taken(method, *part) for part in zip(parts, given, shapes, strict=True)]
+        return method, given
+
+    def _tensors(self, method: str, given: tuple[object, ...]) -> list[torch.Tensor]:
+        """Return what a step gave as tensors that are checked."""
+        return [self._taken(method, name, part) for name, part in zip(PARTS, given, strict=True)]
+
+    def _on_host(self, method: str, name: str, given: object) -> np.ndarray:
+        """Return what a method gave as a contiguous array that is checked, on the same memory if it is one of the dtype for kernels.
+
+        These are observations [N, F] and rewards [N] of float32, and ends [N] of bool.
+        """
+        array, dtype = host_array(given), BOOL if name in TRUTHS else FLOAT
+        if array is None or array.dtype != dtype or array.shape != self._shapes[name] or not array.flags.c_contiguous:
+            tensor = self._taken(method, name, given)
+            array = (tensor if name in TRUTHS else tensor.float()).detach().contiguous().numpy()
+        return array.reshape(self._n_envs, -1) if name == PARTS[0] else array
 
     def _allow(self, row: int) -> None:
         """Write which actions are allowed in row `row`, if the batch says so."""
@@ -199,7 +224,7 @@ class BatchStepper:
             mask = self._group.mask[row, :, 0]
             with self._calling(MASK):
                 given = self._batch.action_mask()
-            mask.copy_(self._taken(MASK, "masks", given, tuple(mask.shape)))
+            mask.copy_(self._taken(MASK, "masks", given))
 
     def _given(self, tensor: torch.Tensor) -> Array:
         """Return a tensor as an array of the batch, see `giver`. Raises TrainingFailed."""
@@ -209,11 +234,12 @@ class BatchStepper:
             name, where = getattr(self._batch.arrays, "__name__", "arrays"), tensor.device
             raise self._wrong("arrays", f"failed: {name} takes no memory on {where} ({told(error)}); write device=cpu") from None
 
-    def _taken(self, method: str, name: str, given: object, shape: tuple[int, ...]) -> torch.Tensor:
+    def _taken(self, method: str, name: str, given: object) -> torch.Tensor:
         """Return an array of the batch as a tensor, on the same memory; images of uint8 divided by 255.
 
         Raises TrainingFailed if it is not what it must be.
         """
+        shape = self._shapes[name]
         try:
             tensor = tensor_of(given)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
@@ -264,7 +290,7 @@ class BatchStepper:
 
     def _tried(self, spare: torch.Tensor) -> list[torch.Tensor]:
         """Return what a step gives, and the masks after it if there are any; `spare` [N, F] is for observations."""
-        found = self._stepped(0, spare)
+        found = self._tensors(*self._stepped(0, spare))
         if self._group.mask is None:
             return found
         self._allow(1)

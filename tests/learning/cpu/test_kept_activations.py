@@ -19,6 +19,7 @@ CASES: dict[str, list[str]] = {
     "two vectors": [*CARTPOLE, "n_envs=30"],
     "whole blocks": [*CARTPOLE, "n_envs=128", "agent.normalize_obs=false"],
     "real actions, two trunks": ["env=pendulum", "n_envs=70", "agent.network.hidden=[16,8]", "agent.network.shared=false"],
+    "steps by torch": ["env=kuramoto_sivashinsky", "n_envs=70", "agent.network.hidden=[16]", "agent.horizon=4"],
     "masks": ["env=catalysis", "n_envs=90", "agent.network.hidden=[16]", "agent.horizon=8"],
 }
 

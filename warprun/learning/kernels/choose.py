@@ -73,7 +73,8 @@ def on_cpu(reference: TorchOperations, context: Context) -> Operations:
     network = policy.kernel_network()
     returns = CpuReturns(network, group, reference.config, threads)
     returns.compile_ahead()
-    found = reference.operations()._replace(act=CpuActing(network, threads), advantages=returns)
+    acting = CpuActing(network, threads)
+    found = reference.operations()._replace(act=acting, keep=acting.keep, advantages=returns)
     if step := adam_of(reference, context):
         step.compile_ahead()
         found = found._replace(step=step.step)

@@ -94,7 +94,7 @@ class OnPolicyConfig(AgentConfig):
         return 1
 
     def kept_activations(self, group: GroupSpec, n_envs: int, units: int, threads: int) -> int:
-        """Return the bytes of the activations that a fused rollout on CPU keeps for the gradient; 0: it keeps none.
+        """Return the bytes of the activations that a rollout on CPU keeps for the gradient; 0: it keeps none.
 
         `units` are the numbers of a row in all layers, inputs and outputs included.
         """
