@@ -13,6 +13,7 @@ from warprun.learning import distributions
 from warprun.learning.batch import Batch, Past
 from warprun.learning.kernels.cpu import memory
 from warprun.learning.kernels.cpu.memory import MemoryGradient
+from warprun.learning.kernels.policy_gradient import tile_loss_of
 from warprun.learning.on_policy import Learner
 from warprun.learning.settings.networks import NetworkConfig
 
@@ -85,6 +86,15 @@ def test_long_sequences_have_narrow_tiles_and_the_same_gradient(monkeypatch: pyt
     narrow, _ = learner.gradient(batch, batch.advantage)
     assert list(learner.operations.gradient._blocks) == [(9, 32)]  # type: ignore[attr-defined]
     torch.testing.assert_close(narrow, wide, rtol=0.0, atol=1e-6 * float(wide.abs().max()))
+
+
+def test_any_number_of_threads_takes_the_same_bits() -> None:
+    learner = learner_for("ppo", SPACES["discrete"], NETWORKS["lstm"])
+    batch = sequences_for(learner, 300, 9, masked=False)
+    log_std = learner.policy.kernel_network().log_std
+    loss = tile_loss_of(learner.policy.space, learner.reference.loss, learner.entropy_coef, log_std, log_std)
+    found = [MemoryGradient(learner.policy, loss, threads)(batch, batch.advantage, None, None) for threads in (1, 2, 3)]
+    assert all(torch.equal(part, first) for given in found[1:] for part, first in zip(given, found[0], strict=True))
 
 
 def test_layers_that_kernels_have_not_stay_with_torch() -> None:
