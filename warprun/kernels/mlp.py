@@ -115,7 +115,7 @@ def backward(parameters, layers, blocks, slopes, zeros, gradient, ahead):
     for n in range(layers.shape[0] - 1, -1, -1):
         weight, bias, n_in, n_out = layers[n, 0], layers[n, 1], layers[n, 2], layers[n, 3]
         in_row, out_row = layers[n, 4], layers[n, 5]
-        if layer_at(layers, 4, out_row) < 0:  # outputs of the network
+        if not is_read(layers, out_row):
             for b in range(count):
                 slope = all_slopes[b * stride + out_row * columns : b * stride + (out_row + n_out) * columns]
                 through_activation(layers[n, 6], all_in[b * stride + out_row * columns :], slope)
@@ -130,7 +130,7 @@ def backward(parameters, layers, blocks, slopes, zeros, gradient, ahead):
                 begin, size = share_of(parameters, layers, n, of_block)
                 multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out, columns, of_block[begin:], size)
                 # At once, while the slopes are in the first-level cache.
-                through_activation(layers[layer_at(layers, 5, in_row), 6], all_in[b * stride + in_row * columns :], into)
+                through_activation(activation_of(layers, in_row), all_in[b * stride + in_row * columns :], into)
 
 
 def backward_to_input(parameters, layers, block, slopes, zeros):
@@ -145,12 +145,20 @@ def backward_to_input(parameters, layers, block, slopes, zeros):
         multiply(parameters[weight:], 1, n_in, zeros, slope, into, n_in, n_out, columns, into, 0)
 
 
-def layer_at(layers, entry, row):
-    """Return the first layer with `row` as its in_row (`entry` 4) or its out_row (5); -1: there is none."""
+def is_read(layers, row):
+    """Return whether a layer of the table reads what begins at row `row`."""
     for n in range(layers.shape[0]):
-        if layers[n, entry] == row:
-            return n
-    return -1
+        if layers[n, 4] == row:
+            return True
+    return False
+
+
+def activation_of(layers, row):
+    """Return the activation function of the layer of the table whose outputs begin at row `row`; LINEAR if there is none."""
+    for n in range(layers.shape[0]):
+        if layers[n, 5] == row:
+            return layers[n, 6]
+    return LINEAR
 
 
 def through_activation(activation, out, slope):

@@ -109,7 +109,7 @@ class ActorCritic(nn.Module):
 
     def __init__(self, observation: Box, outputs: int, config: NetworkConfig) -> None:
         super().__init__()
-        self.outputs = outputs
+        self.inputs, self.outputs = observation.size, outputs
         self.policy = make_network(observation, outputs + int(config.shared), config)
         self.value = None if config.shared else make_network(observation, 1, config)
         self.carries = carry_of(self.policy), carry_of(self.value)
@@ -131,6 +131,11 @@ class ActorCritic(nn.Module):
         if self.value is not None:
             value, of_value = unroll(self.value, obs, of_value, begins)
         return output[..., : self.outputs], value.squeeze(-1), torch.cat((of_policy, of_value), -1)
+
+    def carry_places(self) -> list[int]:
+        """Return where the numbers of each recurrent layer begin in a carry, those of the policy first."""
+        networks = [(part, first) for part, first in ((self.policy, 0), (self.value, self.carries[0])) if isinstance(part, Recurrent)]
+        return [first + place for part, first in networks for place in part.places()]
 
     def _start_orthogonal(self) -> None:
         networks = [linear(part) for part in (self.policy, self.value) if part is not None]

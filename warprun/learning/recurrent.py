@@ -56,6 +56,11 @@ class Recurrent(nn.Module):
         rows, after = self._scan(x, carry, begins)
         return rows, torch.cat([part[-1] for part in after], -1)
 
+    def places(self) -> list[int]:
+        """Return where the numbers of each recurrent layer begin in a carry."""
+        states = 2 if self.kind == "lstm" else 1
+        return [states * sum(self.units[:n]) for n in range(len(self.units))]
+
     def trace(self, x: torch.Tensor, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outputs [T, B, O] and the carries after each step [T, B, H], see `unroll`."""
         rows, after = self._scan(x, carry, begins)
@@ -81,7 +86,7 @@ class Recurrent(nn.Module):
         if self.over_steps is None or x.dtype != torch.float32:
             seen, carries = zip(*self._steps(x, carry, begins), strict=True)
             return self.after(torch.stack(seen)), [torch.stack(carries)]
-        keeps, ages = self._keeps(carry, begins)
+        keeps, ages = self.keeps(carry, begins)
         rows, after = self.over_rows(self.before, x), []
         sizes = [(2 if self.kind == "lstm" else 1) * units for units in self.units]
         for cell, first in zip(self._cells(), carry[:, : sum(sizes)].split(sizes, -1), strict=True):
@@ -89,7 +94,7 @@ class Recurrent(nn.Module):
             after += own
         return self.over_rows(self.after, rows), after + ages
 
-    def _keeps(self, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def keeps(self, carry: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return 0 where the carry becomes zeros before a step, else 1, [T, B] float32, and with `sequence` the ages [T, B, 1]."""
         if self.sequence is None:
             return (~begins).to(torch.float32), []

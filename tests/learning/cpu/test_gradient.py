@@ -148,7 +148,8 @@ def rows_for(learner: Learner[Any], count: int, masked: bool) -> Batch:
             first += n
         action = torch.cat(picks, 1).int()
     with torch.no_grad():
-        output, value = learner.policy(obs)
+        output, value, _ = learner.policy.module.unroll(obs[None], obs.new_zeros(count, learner.policy.carry), torch.ones(1, count).bool())
+        output, value = output[0], value[0]
         log_prob = distributions.evaluate(space, output, mask, action)[0]
     # An old policy that differs, so that some ratios and values are clipped.
     old = log_prob + 0.3 * torch.randn(count, generator=generator)

@@ -15,6 +15,7 @@ from warprun.learning.interfaces import Context
 from warprun.learning.kernels.cpu import recurrent as cpu_recurrent
 from warprun.learning.kernels.cpu.acting import CpuActing
 from warprun.learning.kernels.cpu.gradient import CpuGradient, stack_of, tiles_together
+from warprun.learning.kernels.cpu.memory import MemoryGradient
 from warprun.learning.kernels.cpu.minibatches import CpuMinibatches
 from warprun.learning.kernels.cpu.optimizer import CpuAdam
 from warprun.learning.kernels.cpu.replay import CpuReplay
@@ -64,6 +65,10 @@ def operations(reference: TorchOperations, context: Context) -> Operations:
     if plan.gradients.by == "kernels":
         return on_cuda(reference)
     found, step = reference.operations(), adam_of(reference, context)
+    if plan.recurrent.by == "kernels" and context.device.type == "cpu" and reference.config.network.unrolls_in_kernels:
+        log_std = reference.policy.kernel_network().log_std
+        loss = tile_loss_of(reference.policy.space, reference.loss, reference.entropy_coef, log_std, log_std)
+        found = found._replace(gradient=MemoryGradient(reference.policy, loss, context.threads))
     return found._replace(step=step.step, step_of_many=averaging(step.step, average)) if step else found
 
 

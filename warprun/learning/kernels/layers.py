@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from warprun.kernels.memory import GRU, LSTM, rows_of
 from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
-from warprun.learning.networks import ActorCritic, linear
+from warprun.learning.networks import ActorCritic
 from warprun.learning.normalization import ObservationNormalizer
+from warprun.learning.recurrent import parts
 
-CODES: dict[type, int] = {nn.Tanh: TANH, nn.ReLU: RELU}
+CODES: dict[type, int] = {nn.Tanh: TANH, nn.ReLU: RELU, nn.LSTMCell: LSTM, nn.GRUCell: GRU}
 
 
 def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -> list[Layer]:
-    """Return the table of linear layers and their activations. Outputs begin at row `row` of a block; the first layer reads row 0.
+    """Return the table of layers and their activations. Outputs begin at row `row` of a block; the first layer reads row 0.
 
     `parameters` is the flat tensor that the layers are views of. Activations are those of
     `settings.networks.KERNEL_ACTIVATIONS`.
@@ -25,13 +27,17 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
     table: list[Layer] = []
     in_row, parts = 0, list(parts)
     for n, layer in enumerate(parts):
-        if not isinstance(layer, nn.Linear):
+        if isinstance(layer, nn.LSTMCell | nn.GRUCell):
+            code, weight, bias, sizes = CODES[type(layer)], layer.weight_ih, layer.bias_ih, (layer.input_size, layer.hidden_size)
+        elif isinstance(layer, nn.Linear):
+            after = type(parts[n + 1]) if n + 1 < len(parts) else None
+            code = CODES[after] if after in (nn.Tanh, nn.ReLU) else LINEAR
+            weight, bias, sizes = layer.weight, layer.bias, (layer.in_features, layer.out_features)
+        else:
             continue
-        after = parts[n + 1] if n + 1 < len(parts) else None
-        at = [(p.data_ptr() - parameters.data_ptr()) // parameters.element_size() for p in (layer.weight, layer.bias)]
-        code = LINEAR if after is None or isinstance(after, nn.Linear) else CODES[type(after)]
-        table.append(Layer(at[0], at[1], layer.in_features, layer.out_features, in_row, row, code))
-        in_row, row = row, row + layer.out_features
+        at = [(p.data_ptr() - parameters.data_ptr()) // parameters.element_size() for p in (weight, bias)]
+        table.append(Layer(at[0], at[1], *sizes, in_row, row, code))
+        in_row, row = row, row + (rows_of(code, sizes[1]) if code in (LSTM, GRU) else sizes[1])
     return table
 
 
@@ -61,10 +67,10 @@ def stacked_rows(stacks: Sequence[Sequence[nn.Module]], parameters: torch.Tensor
 
 def policy_layers(network: ActorCritic, parameters: torch.Tensor) -> list[Layer]:
     """Return the table of a policy and its value. Their outputs are the last rows of a block, the value at the end."""
-    policy = layer_rows(network.policy.children(), parameters, linear(network.policy)[0].in_features)
+    policy = layer_rows(parts(network.policy), parameters, network.inputs)
     if network.value is None:
         return policy
-    value = layer_rows(network.value.children(), parameters, policy[-1].out_row)
+    value = layer_rows(parts(network.value), parameters, policy[-1].out_row)
     row = value[-1].out_row
     heads = [policy[-1]._replace(out_row=row), value[-1]._replace(out_row=row + network.outputs)]
     return [*policy[:-1], *value[:-1], *heads]

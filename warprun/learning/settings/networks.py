@@ -134,6 +134,11 @@ class LayersConfig:
         """Whether kernels can compute the recurrent layers: their units must fill vectors."""
         return self.remembers and all(units % KERNEL_UNITS == 0 for units in self.units)
 
+    @property
+    def unrolls_in_kernels(self) -> bool:
+        """Whether kernels can compute all of a network with memory on a CPU."""
+        return self.remembers and self.encoder is None and self.activation in KERNEL_ACTIVATIONS
+
     def no_kernels(self) -> str:
         """Return why kernels cannot compute the network; empty if `runs_in_kernels`."""
         if self.runs_in_kernels:

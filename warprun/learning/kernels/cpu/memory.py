@@ -1,0 +1,254 @@
+"""Gradients of policies with memory (CPU): tiles of sequences, one in each column of blocks, through all steps and back.
+
+As in `kernels.cpu.gradient`, tiles and shares follow from the number of sequences and steps alone, a thread computes one share after the
+other, and gradients are added in the order of the shares. The loss of a step is that of a tile of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
+from warprun.kernels.bound import Call
+from warprun.kernels.memory import BLOCKS, LSTM, add_biases, cells, states_of, step_forward, steps_backward
+from warprun.kernels.mlp import Network, normalized, width_of
+from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
+from warprun.kernels.threads import team
+from warprun.learning.batch import Batch
+from warprun.learning.draws import Stream
+from warprun.learning.kernels.cpu.gradient import SHARES, Workspace, add_kept, add_shares, add_terms, arrays_of, mean_terms
+from warprun.learning.kernels.cpu.optimizer import split
+from warprun.learning.kernels.cpu.tiles import Net, Tile, clear_rest
+from warprun.learning.kernels.layers import Outputs
+from warprun.learning.kernels.rows import rows_of
+from warprun.learning.kernels.tile_loss import TileLoss, settings_for
+from warprun.learning.operations import Moments
+from warprun.learning.policy import ActorCriticPolicy
+from warprun.learning.recurrent import Recurrent
+from warprun.simulation.codegen.templates import fill
+
+TOGETHER = 4
+"""Steps that go back together: their products of slopes and activations take the sums over columns at once."""
+MOST_ROWS = 8192
+"""Steps of sequences of a tile: long sequences have narrow tiles, which bounds the memory of a thread."""
+
+float32 = np.float32
+
+
+class Unrolled(NamedTuple):
+    """A network with memory, and the blocks of its steps."""
+
+    parameters: NDArray[np.float32]
+    layers: NDArray[np.int64]
+    """See `warprun.kernels.memory`."""
+    outputs: Outputs
+    rows: int
+    mean: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    carries: NDArray[np.int64]
+    """[cell]: the first number of each recurrent layer in a carry."""
+    biases: NDArray[np.float32]
+    """[thread, sums of all recurrent layers], see `add_biases`."""
+    carried: NDArray[np.float32]
+    """[thread, ...]: slopes of what the steps leave."""
+    work: NDArray[np.float32]
+    """[thread, ...], see `steps_backward`."""
+
+
+class Sequences(NamedTuple):
+    """B of the sequences of a rollout, and the past of their steps."""
+
+    picked: NDArray[np.int64]
+    """[B]: the sequences."""
+    carry: NDArray[np.float32]
+    """[sequence, H] before the first step."""
+    keeps: NDArray[np.float32]
+    """[T, sequence]: 0 where an episode begins, else 1."""
+    width: int
+    """Sequences of a tile."""
+    shares: int
+
+
+class Blocks(NamedTuple):
+    """Memory of the threads, by the steps of the sequences."""
+
+    values: NDArray[np.float32]
+    """[thread, (1 + step) * row * column]."""
+    slopes: NDArray[np.float32]
+    """[thread, step * row * column] of those that go back together."""
+    keeps: NDArray[np.float32]
+    """[thread, step * column]."""
+
+
+def unroll(net, rows, past, begin, n, blocks, keeps, biases, work):
+    """Compute all steps of the `n` sequences from `begin` on: fill `blocks` [1 + step, row, column] and `keeps` [step, column]."""
+    count, features, width = past.picked.size, rows.obs.shape[1], blocks.shape[2]
+    add_biases(net.parameters, net.layers, biases)
+    blocks[0] = float32(0.0)
+    cell = 0
+    for k in range(net.layers.shape[0]):
+        if net.layers[k, 6] >= LSTM:
+            first, numbers = net.layers[k, 5], net.layers[k, 3] * states_of(net.layers[k, 6])
+            for c in range(n):
+                carry = past.carry[past.picked[begin + c]]
+                for m in range(numbers):
+                    blocks[0, first + m, c] = carry[net.carries[cell] + m]
+            cell += 1
+    for t in range(keeps.shape[0]):
+        block, keep = blocks[1 + t], keeps[t]
+        for f in range(features):
+            for c in range(n):
+                block[f, c] = rows.obs[rows.order[t * count + begin + c], f]
+            for c in range(n, width):
+                block[f, c] = float32(0.0)
+        for c in range(n):
+            keep[c] = past.keeps[t, past.picked[begin + c]]
+        for c in range(n, width):
+            keep[c] = float32(0.0)
+        for f in range(net.mean.size):
+            for c in range(width):
+                block[f, c] = normalized(block[f, c], net.mean[f], net.scale[f])
+        step_forward(net.parameters, net.layers, biases, blocks[t], block, keep, work)
+
+
+KERNEL = '''"""The gradient of the loss $name over sequences; written by warprun."""
+
+from numba import njit
+
+
+@njit(cache=True, **BOUND)
+def gradient(first, last, thread, net, settings, rows, past, blocks, memory):
+    count, steps = past.picked.size, past.keeps.shape[0]
+    tiles = -(-count // past.width)
+    for share in range(first, last):
+        gradient, sums = memory.gradient[share], memory.sums[share]
+        gradient[:] = float32(0.0)
+        sums[:] = 0.0
+        for number in range(tiles * share // past.shares, tiles * (share + 1) // past.shares):
+            begin = number * past.width
+            n = min(past.width, count - begin)
+            width = width_of(n)
+            size = net.rows * width
+            values = blocks.values[thread][: (1 + steps) * size].reshape((1 + steps, net.rows, width))
+            keeps = blocks.keeps[thread][: steps * width].reshape((steps, width))
+            unroll(net, rows, past, begin, n, values, keeps, net.biases[thread], net.work[thread])
+            carried = net.carried[thread]
+            carried[:] = float32(0.0)
+            end = steps
+            while end > 0:
+                before = max(0, end - TOGETHER)
+                slopes = blocks.slopes[thread][: (end - before) * size].reshape((end - before, net.rows, width))
+                terms = memory.terms[thread]
+                terms[:] = float32(0.0)
+                for t in range(before, end):
+                    tile = Tile(t * count + begin, n, memory.scratch[thread], terms, memory.zeros, memory.picked[thread], True)
+                    on = Net(net.parameters, net.layers, net.outputs, values[1 + t], slopes[t - before], net.mean, net.scale)
+                    loss(tile, (on,), settings, rows)
+                    clear_rest(tile, on)
+                    add_kept(tile, memory.parameter_rows, gradient)
+                add_terms(terms, sums)
+                steps_backward(
+                    net.parameters, net.layers, values[before], values[1 + before : 1 + end], slopes, keeps[before:end], carried,
+                    memory.zeros, gradient, net.work[thread],
+                )
+                end = before
+
+
+@njit(cache=True, **BOUND)
+def finish(first, last, thread, count, shares, memory):
+    add_shares(first, last, shares, memory)
+    if first == 0:
+        mean_terms(count, shares, memory)
+'''
+FUNCTIONS = (Net, Tile, width_of, unroll, steps_backward, add_kept, add_terms, add_shares, mean_terms, clear_rest)
+
+
+def _module(loss: Callable[..., None]) -> ModuleType:
+    """Return the kernels of a loss."""
+    name = f"{loss.__name__}_of_sequences"
+    names = {each.__name__: each for each in FUNCTIONS}
+    given = {**names, "loss": loss, "BOUND": kernels.BOUND, "TOGETHER": TOGETHER, "float32": float32}
+    return kernels.load_module(name, fill(KERNEL, name=loss.__name__), given)
+
+
+class MemoryGradient:
+    """Computes the gradients of a policy with memory, as `Operations.gradient`."""
+
+    def __init__(self, policy: ActorCriticPolicy, loss: TileLoss, threads: int) -> None:
+        network = policy.kernel_network()
+        self._policy, self._team = policy, team(threads)
+        self.module = _module(loss.loss)
+        self._net = unrolled(policy, network, threads)
+        self._memory = Workspace(
+            scratch=aligned_zeros(threads, max(1, loss.scratch), COLUMNS),
+            terms=aligned_zeros(threads, loss.terms, COLUMNS),
+            picked=np.zeros((threads, COLUMNS), np.int64),
+            zeros=aligned_zeros(network.rows),
+            gradient=aligned_zeros(SHARES, network.parameters.size),
+            sums=np.zeros((SHARES, loss.terms)),
+            means=aligned_zeros(loss.terms),
+            parameter_rows=loss.parameter_rows,
+        )
+        self._settings = settings_for(loss.settings, lambda tensor: tensor.view(-1).numpy(), Stream.words)
+        self._results = torch.from_numpy(self._memory.gradient[0]), torch.from_numpy(self._memory.means)
+        self._adders, self._pieces = split(network.parameters.size, threads)
+        self._finish = Call(self.module.finish, 1, 1, self._memory)
+        self._compute: Call | None = None
+        self._blocks: dict[tuple[int, int], Blocks] = {}
+        """By steps and the sequences of a tile."""
+        self._keeps: WeakKeyDictionary[Batch, torch.Tensor] = WeakKeyDictionary()
+
+    def __call__(
+        self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the flat gradient [P] of the mean loss over sequences, `advantage` [B, T], and means of its terms."""
+        assert batch.past
+        (count, steps), past = advantage.shape, batch.past
+        picked = torch.arange(count) if order is None else order.contiguous()
+        keeps = self._keeps.get(batch)
+        if keeps is None:
+            recurrent = self._policy.network.policy
+            assert isinstance(recurrent, Recurrent)
+            self._keeps[batch] = keeps = recurrent.keeps(past.carry, past.begins.T)[0].contiguous()
+        at = (picked[None] * steps + torch.arange(steps)[:, None]).view(-1)
+        rows = rows_of(batch.rows(), advantage.T.contiguous().view(-1), at, moments)
+        width = min(COLUMNS, width_of(count), max(NARROW, MOST_ROWS // steps // NARROW * NARROW))
+        shares = min(SHARES, -(-count // width))
+        sequences = Sequences(picked.numpy(), past.carry.contiguous().numpy(), keeps.numpy(), width, shares)
+        self._run(arrays_of(rows), sequences, self._blocks_of(steps, width), shares, count * steps)
+        return self._results
+
+    def _run(self, rows: NamedTuple, past: Sequences, blocks: Blocks, shares: int, count: int) -> None:
+        if self._compute is None:
+            self._compute = Call(self.module.gradient, self._net, self._settings, rows, past, blocks, self._memory)
+        self._compute.change(rows=rows, past=past, blocks=blocks)
+        self._finish.change(count=count, shares=shares)
+        self._team.share(self._compute, shares)
+        self._adders.share(self._finish, self._pieces)
+
+    def _blocks_of(self, steps: int, width: int) -> Blocks:
+        found = self._blocks.get((steps, width))
+        if found is None:
+            self._blocks.clear()
+            threads, size = self._team.count, self._net.rows * width
+            values, slopes = aligned_zeros(threads, (1 + steps) * size), aligned_zeros(threads, min(steps, TOGETHER) * size)
+            found = self._blocks[steps, width] = Blocks(values, slopes, aligned_zeros(threads, steps * width))
+        return found
+
+
+def unrolled(policy: ActorCriticPolicy, network: Network, threads: int) -> Unrolled:
+    """Return a policy with its value, and memory for its recurrent layers."""
+    outputs = Outputs(network.value_row - network.policy_row + 1, network.policy_row, 1)
+    own = cells(network.layers)
+    units = own[:, 3]
+    places = np.array(policy.module.network.carry_places(), np.int64)
+    sizes = BLOCKS * int(units.sum()), 2 * int(units.sum()) * COLUMNS, 2 * int(units.max()) * COLUMNS
+    memory = [aligned_zeros(threads, size) for size in sizes]
+    return Unrolled(network.parameters, network.layers, outputs, network.rows, network.mean, network.scale, places, *memory)
