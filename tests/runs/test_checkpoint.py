@@ -221,8 +221,8 @@ class Faults:
         return run
 
 
-STAGES = {0: 25, 1: 26, 2: 31}
-"""Earlier checkpoints -> operations: two files x (removal of a left-over, open, writes, rename), the fsync of a manifest that replaces
+STAGES = {0: 8, 1: 9, 2: 14}
+"""Earlier checkpoints -> operations: two files x (removal of a left-over, open, write, rename), the fsync of a manifest that replaces
 one, and if a checkpoint is removed, four to the disk and the removal."""
 
 
