@@ -212,7 +212,7 @@ class Environment:
     """Steps after which an episode is truncated; None: never."""
     tables: Callable[..., NamedTuple] | None = None
     """tables(**options) -> a NamedTuple of numpy arrays and numbers, made once and shared by all environments on the device."""
-    options: dict[str, object] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict, hash=False)
     """Arguments of `tables` with their defaults, set with env.NAME=value.
 
     For options that decide more than tables, such as spaces, see docs/environments.md."""

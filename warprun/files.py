@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -241,12 +242,20 @@ def to_disk(paths: Iterable[str | Path]) -> None:
     """Write files and folders to the disk, all at once. Raises OSError, but not for what is gone or cannot be read."""
     paths = list(paths)
     try:
-        with ThreadPoolExecutor(MOST_SYNCS) as threads:
-            for _ in threads.map(_to_disk, paths):
-                pass
+        for _ in _threads().map(_to_disk, paths):
+            pass
     except RuntimeError:  # the system gives no more threads
         for path in paths:
             _to_disk(path)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Return the threads that wait for the disk: to start them for each short run takes as long as the disk does."""
+    return ThreadPoolExecutor(MOST_SYNCS, "warprun-disk")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # a forked process has none of them
 
 
 def all_to_disk(folder: Path) -> None:

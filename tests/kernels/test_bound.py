@@ -98,6 +98,34 @@ def test_the_layout_is_that_of_llvm(module: ModuleType) -> None:
         assert layout.itemsize == context.get_abi_sizeof(context.get_data_type(kind)), value
 
 
+class Inner(NamedTuple):
+    """A value within a tuple."""
+
+    a: object
+
+
+def test_kept_types_are_those_of_numba() -> None:
+    fixed, square = np.zeros((3, 4), np.float32), np.zeros((4, 4))
+    fixed.flags.writeable = False
+    forms = [
+        square,
+        square.T,
+        square[::2],
+        square[:, 0],
+        fixed,
+        np.zeros(4, np.int32),
+        np.zeros((), bool),
+        np.float32(1),
+        1.0,
+        1,
+        True,
+        None,
+    ]
+    values = [Inner(form) for form in forms] + [(form, Inner(form)) for form in forms] + [(), (square, 1), (square, 2**63)]
+    for _ in range(2):  # first made, then found
+        assert bound.signature(values)[bound.SPAN :] == [typeof(value) for value in values]
+
+
 def test_an_array_of_another_type_is_refused(module: ModuleType) -> None:
     """Machine code would read it as one of the type that it was compiled for."""
     arguments = given()

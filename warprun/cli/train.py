@@ -187,7 +187,7 @@ def continued(overrides: Sequence[str], compose: Compose = compose) -> Continued
     root, rest = _taken("output_root", rest)
     folder = rundir.latest(Path(root or "outputs")) if which == "latest" else Path(str(which))
     saved = rundir.read_config(folder)
-    return _continued(folder, saved, change(saved, rest), trusted)
+    return _continued(folder, from_dict(saved), change(saved, rest), trusted)
 
 
 def _continued_if_begun(overrides: list[str], trusted: bool, compose: Compose) -> Continued | list[str]:
@@ -207,17 +207,17 @@ def _continued_if_begun(overrides: list[str], trusted: bool, compose: Compose) -
     ):
         if former != given:
             raise UserError(f"{key}={given}: the run in {folder} has {key}={former}, and a run that continues keeps it")
-    return _continued(folder, saved, as_before(stored, then), trusted)
+    return _continued(folder, then, as_before(stored, then), trusted)
 
 
-def _continued(folder: Path, saved: dict[str, object], stored: Config, trusted: bool) -> Continued:
+def _continued(folder: Path, then: Config, stored: Config, trusted: bool) -> Continued:
     refuse_links(folder.resolve())  # the folder itself can be a link of the user
     config = open_config(folder, stored, trusted)
     check(replace(config, run_dir=None, output_root=os.path.join(".", folder)))  # no folder is made
     own = environment_copy.find(config.env.module)
     for line in own.differences() if own else []:
         print(line)
-    return Continued(config, folder, stored, differences(to_dict(from_dict(saved)), to_dict(stored)))
+    return Continued(config, folder, stored, differences(to_dict(then), to_dict(stored)))
 
 
 def _taken(key: str, overrides: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -39,7 +39,31 @@ ARRAY = ("meminfo", "parent", "nitems", "itemsize", "data", "shape", "strides")
 
 def signature(arguments: Sequence[object]) -> list[Type]:
     """Return the types with which a kernel is compiled for these arguments, `first`, `last` and `thread` included."""
-    return [types.int64] * SPAN + [typeof(value) for value in arguments]
+    return [types.int64] * SPAN + [_kind_of(value) for value in arguments]
+
+
+def _kind_of(value: object) -> Type:
+    """Return the type of an argument. Numba builds a type for each array anew, and a run has thousands; those of tuples are kept."""
+    if not isinstance(value, tuple):
+        return typeof(value)
+    form = _form(value)
+    found = _KINDS.get(form)
+    if found is None:
+        found = _KINDS[form] = typeof(value)
+    return found
+
+
+def _form(value: object) -> object:
+    """Return what the type of an argument follows from, which can be a key of a dict."""
+    if isinstance(value, tuple):
+        return type(value), *map(_form, value)
+    if isinstance(value, np.ndarray):
+        return type(value), value.dtype, value.ndim, value.flags.num
+    return type(value) if isinstance(value, float | np.generic | None) else typeof(value)
+
+
+_KINDS: dict[object, Type] = {}
+"""Form of a tuple -> its type."""
 
 
 def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: Callable[[object], object] = kernel_function) -> ModuleType:

@@ -147,10 +147,10 @@ def backward_to_input(parameters, layers, block, slopes, zeros):
 
 def is_read(layers, row):
     """Return whether a layer of the table reads what begins at row `row`."""
+    found = False
     for n in range(layers.shape[0]):
-        if layers[n, 4] == row:
-            return True
-    return False
+        found |= layers[n, 4] == row
+    return found
 
 
 def activation_of(layers, row):

@@ -147,8 +147,10 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
         alike.setdefault((run.env, *(str(run.settings.get(key)) for key in CHOICES.values())), []).append(run.settings)
     for settings in alike.values():
         for key in dict.fromkeys(key for each in settings for key in each):
-            values = {repr(_plain(each[key])) for each in settings if key in each}
-            if len(values) > 1 and not NOT_COMPARED.fullmatch(key) and key not in (*CHOICES.values(), *derived):
+            if NOT_COMPARED.fullmatch(key) or key in (*CHOICES.values(), *derived):
+                continue
+            written = {repr(each[key]) for each in settings if key in each}  # few of them differ, so the rest is done once for each
+            if len(written) > 1 and len({repr(_plain(each[key])) for each in settings if key in each}) > 1:
                 differing.append(key)
     return list(dict.fromkeys(differing))
 

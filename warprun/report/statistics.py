@@ -1,12 +1,13 @@
 """Statistics over few runs, as Agarwal et al. recommend: "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2021).
 
 Scores are arrays [runs, ...]: the first axis is resampled, the others are kept. Intervals are percentile bootstrap intervals. All
-statistics are weighted means of the sorted scores, so scores are sorted once, and a resample is how often each is drawn.
+statistics are weighted means of the sorted scores, so scores are sorted once, and a resample is how often each rank is drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -67,29 +68,35 @@ def intervals(scores: Array, statistic: Statistic, resamples: int = CURVE_RESAMP
 
     Scores may be +infinity; where one is NaN the results are NaN.
     """
-    count, points = scores.shape
-    once = np.ones((count, 1), np.int64)
+    ranked, count = np.sort(scores, axis=0).T, len(scores)
+    value = _estimates(ranked, _weights(np.ones((1, count), np.int32), statistic))[:, 0]
+    low, high = _ends(_estimates(ranked, _resampled(count, statistic, resamples))) if count > 1 else np.full((2, *value.shape), np.nan)
+    unknown = np.isnan(ranked[:, -1])
+    return Band(*(np.where(unknown, np.nan, each) for each in (value, low, high)))
+
+
+@lru_cache(maxsize=4)
+def _resampled(count: int, statistic: Statistic, resamples: int) -> Array:
+    """Return the weights [count, resamples] of sorted scores in resamples, which draw ranks instead of runs.
+
+    Both are equally likely, and weights of ranks are the same at all points, and for all settings with as many runs.
+    """
     drawn = _generator().integers(count, size=(resamples, count))
-    smallest = np.int16 if count <= np.iinfo(np.int16).max else np.int32  # there may be millions
-    times = np.stack([np.bincount(each, minlength=count) for each in drawn], axis=1).astype(smallest)
-    band = Band(*np.full((3, points), np.nan))
-    for point, order in enumerate(np.argsort(scores, axis=0).T):
-        ranked = scores[order, point]
-        if not np.isnan(ranked[-1]):
-            band.value[point] = _estimates(ranked, once, statistic)[0]
-            if count > 1:
-                band.low[point], band.high[point] = _ends(_estimates(ranked, times[order], statistic))
-    return band
+    return _weights(np.stack([np.bincount(each, minlength=count) for each in drawn]), statistic)
 
 
-def _estimates(ranked: Array, times: Counts, statistic: Statistic) -> Array:
-    """Return a statistic of samples of sorted scores [runs]; `times` [runs, samples]: how often each score is in a sample."""
-    finite = int(np.searchsorted(ranked, np.inf))
-    if not finite:
-        return np.full(times.shape[1], np.inf)
-    shares = statistic(np.cumsum(times[:finite], axis=0, dtype=times.dtype), len(ranked))
-    found = ranked[:finite] @ np.diff(shares, axis=0, prepend=0.0)
-    return np.where(shares[-1] < 1.0, np.inf, found)
+def _weights(times: Counts, statistic: Statistic) -> Array:
+    """Return the weights [count, samples] of sorted scores; `times` [samples, count]: how often each is in a sample."""
+    return np.diff(statistic(np.cumsum(times, axis=1, dtype=np.int32), times.shape[1]), axis=1, prepend=0.0).T
+
+
+def _estimates(ranked: Array, weights: Array) -> Array:
+    """Return a statistic of samples of sorted scores [points, runs], [points, samples]; `weights` [runs, samples] of each rank."""
+    infinite = np.isposinf(ranked)
+    found: Array = np.where(infinite, 0.0, ranked) @ weights
+    if infinite.any():
+        found[infinite @ weights > 0.0] = np.inf
+    return found
 
 
 def performance_profile(scores: Array, thresholds: Array) -> Band:

@@ -8,6 +8,7 @@ files removed. Tensors are written and read one at a time, so a checkpoint is ne
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypedDict
@@ -33,6 +35,8 @@ from warprun.spec import GroupSpec
 FORMAT = 4
 """Version of the format."""
 MAX_HEADER_BYTES = 16 << 20
+PIECE_BYTES = 1 << 18
+"""Bytes that are written at a time."""
 MAX_NUMBER = 1e100
 """Largest size of a number in a header; all are returns, which are sums of float32."""
 LAST, BEST = LINES["last"], LINES["best"]
@@ -196,18 +200,23 @@ class _Hashed:
     """A file that is written from its beginning to its end, with the SHA-256 and the size of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+        self._file, self._pieces = file, bytearray()
         self.sha256 = hashlib.sha256()
         self.size = 0
 
-    def write(self, data: bytes) -> int:
-        self.sha256.update(data)
-        self.size += len(data)
-        self._file.write(data)
+    def write(self, data: bytes | memoryview) -> int:
+        # zipfile writes many small pieces: each would cost more than its bytes do.
+        self._pieces += data
+        if len(self._pieces) >= PIECE_BYTES:
+            self.flush()
         return len(data)
 
     def flush(self) -> None:
-        self._file.flush()
+        """Write what there is to the file."""
+        self.sha256.update(self._pieces)
+        self.size += len(self._pieces)
+        self._file.write(self._pieces)
+        self._pieces.clear()
 
 
 def _write(file: _Hashed, env_steps: int, tensors: Mapping[str, torch.Tensor | np.ndarray], meta: Meta) -> None:
@@ -221,7 +230,19 @@ def _write(file: _Hashed, env_steps: int, tensors: Mapping[str, torch.Tensor | n
 
 def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-        np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+        data = np.asarray(array, order="C")
+        member.write(_npy_header(data.dtype, data.shape))
+        content = data.reshape(-1).view(np.uint8).data
+        for first in range(0, len(content), PIECE_BYTES):
+            member.write(content[first : first + PIECE_BYTES])
+
+
+@lru_cache(maxsize=512)
+def _npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """Return what a .npy file has before its data: a checkpoint has dozens of arrays, and those of other runs have the same shapes."""
+    text = io.BytesIO()
+    np.lib.format.write_array_header_1_0(text, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape})
+    return text.getvalue()
 
 
 def _open(path: Path, entry: Entry | None) -> Loaded:

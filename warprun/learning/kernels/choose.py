@@ -68,7 +68,9 @@ def operations(reference: TorchOperations, context: Context) -> Operations:
     if plan.recurrent.by == "kernels" and context.device.type == "cpu" and reference.config.network.unrolls_in_kernels:
         log_std = reference.policy.kernel_network().log_std
         loss = tile_loss_of(reference.policy.space, reference.loss, reference.entropy_coef, log_std, log_std)
-        found = found._replace(gradient=MemoryGradient(reference.policy, loss, context.threads))
+        gradient = MemoryGradient(reference.policy, loss, context.threads)
+        gradient.compile_ahead()
+        found = found._replace(gradient=gradient)
     return found._replace(step=step.step, step_of_many=averaging(step.step, average)) if step else found
 
 

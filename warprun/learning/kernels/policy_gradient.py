@@ -9,7 +9,7 @@ import torch
 
 from warprun.learning.batch import Batch
 from warprun.learning.kernels.policy_loss import COMPONENTS, DISTRIBUTIONS, Policy, policy_loss
-from warprun.learning.kernels.rows import Rows, constant, rows_of
+from warprun.learning.kernels.rows import Rows, example, rows_of
 from warprun.learning.kernels.tile_loss import UNKNOWN, Gradient, Layout, ParameterRows, TileLoss
 from warprun.learning.operations import Moments, RowLoss
 from warprun.spec import Space
@@ -37,23 +37,7 @@ class PolicyGradient:
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
-        number, kind = constant(0.0, (1,), torch.float32, self._device), getattr(torch, self._space.dtype)
-        self._gradient.compile_ahead(
-            Rows(
-                order=constant(0, (1,), torch.int64, self._device),
-                obs=number.view(1, 1),
-                mask=constant(0, (1, 1), torch.bool, self._device),
-                action=constant(0, (1, 1), kind, self._device),
-                log_prob=number,
-                value=number,
-                advantage=number,
-                returns=number,
-                mean=number,
-                variance=number,
-                ordered=False,
-                masked=False,
-            )
-        )
+        self._gradient.compile_ahead(example(self._space, self._device))
 
     def __call__(
         self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None

@@ -9,6 +9,7 @@ import torch
 
 from warprun.learning.batch import Batch
 from warprun.learning.operations import Moments
+from warprun.spec import Space
 
 
 class Rows(NamedTuple):
@@ -42,6 +43,25 @@ class Rows(NamedTuple):
 def constant(number: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return a tensor of equal numbers, always the same one: an update that is recorded makes none."""
     return torch.full(shape, number, dtype=dtype, device=device)
+
+
+def example(space: Space, device: torch.device) -> Rows:
+    """Return rows of one number each, whose types are those of all rows with actions of a space."""
+    number = constant(0.0, (1,), torch.float32, device)
+    return Rows(
+        order=constant(0, (1,), torch.int64, device),
+        obs=number.view(1, 1),
+        mask=constant(0, (1, 1), torch.bool, device),
+        action=constant(0, (1, 1), getattr(torch, space.dtype), device),
+        log_prob=number,
+        value=number,
+        advantage=number,
+        returns=number,
+        mean=number,
+        variance=number,
+        ordered=False,
+        masked=False,
+    )
 
 
 def rows_of(batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None) -> Rows:

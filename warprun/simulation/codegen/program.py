@@ -14,6 +14,7 @@ that belongs to the thread, its batch, and moves them to their places. These are
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from warprun.environment import Group
 from warprun.kernels.lanes import AT_ONCE, lowest_bit, set_flags
@@ -124,8 +125,9 @@ class Program:
     """Globals of the module: the functions and classes of the environment, by the name that the source uses."""
 
 
+@lru_cache(maxsize=16)
 def write(plan: ArrayPlan, auto_reset: bool = True) -> Program:
-    """Write the kernels of an environment.
+    """Write the kernels of an environment, those of the last few plans once in a process: the runs of a sweep have them in common.
 
     The source holds no text but names that Python accepts as identifiers: no names of environments, and of paths only plain characters.
     Without `auto_reset` an environment whose episode has ended stays in its final state.

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from warprun.kernels import ahead
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
-from warprun.kernels.bound import Call
+from warprun.kernels.bound import Call, signature
 from warprun.kernels.memory import BLOCKS, LSTM, add_biases, cells, states_of, step_forward, steps_backward
 from warprun.kernels.mlp import Network, normalized, width_of
 from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
@@ -27,7 +28,7 @@ from warprun.learning.kernels.cpu.gradient import SHARES, Workspace, add_kept, a
 from warprun.learning.kernels.cpu.optimizer import split
 from warprun.learning.kernels.cpu.tiles import Net, Tile, clear_rest
 from warprun.learning.kernels.layers import Outputs
-from warprun.learning.kernels.rows import rows_of
+from warprun.learning.kernels.rows import example, rows_of
 from warprun.learning.kernels.tile_loss import TileLoss, settings_for
 from warprun.learning.operations import Moments
 from warprun.learning.policy import ActorCriticPolicy
@@ -204,6 +205,14 @@ class MemoryGradient:
         self._blocks: dict[tuple[int, int], Blocks] = {}
         """By steps and the sequences of a tile."""
         self._keeps: WeakKeyDictionary[Batch, torch.Tensor] = WeakKeyDictionary()
+
+    def compile_ahead(self) -> None:
+        """Let another process compile the kernels (`kernels.ahead`)."""
+        rows = arrays_of(example(self._policy.space, self._policy.parameters.device))
+        number, picked = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
+        past, blocks = Sequences(picked, number, number, 1, 1), Blocks(number, number, number)
+        ahead.want(self.module, "gradient", signature((self._net, self._settings, rows, past, blocks, self._memory)))
+        ahead.want(self.module, "finish", signature(self._finish.arguments))
 
     def __call__(
         self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
