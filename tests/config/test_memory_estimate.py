@@ -30,6 +30,8 @@ CONFIGS = {
     "ppo-separate": f"env=cartpole agent=ppo agent.epochs=1 {WIDE}=[1024,1024] agent.network.shared=false",
     "ppo-kl": f"env=cartpole agent=ppo agent.epochs=1 {WIDE}=[1024,1024] agent.target_kl=0.1",
     "ppo-long": "env=cartpole agent=ppo agent.epochs=1 n_envs=1000 total_steps=2000000 agent.horizon=1000",
+    "ppo-memory": "env=cartpole agent=ppo agent.epochs=1 agent.network=lstm agent.horizon=64 n_envs=20000 total_steps=2560000",
+    "a2c-memory": "env=cartpole agent=a2c agent.network=gru agent.network.units=[256] agent.horizon=500 n_envs=256 total_steps=256000",
     "a2c-many": "env=cartpole agent=a2c n_envs=200000 total_steps=6400000 concurrency.threads=2",
     "a2c-nstep": "env=pendulum agent=a2c n_envs=100000 total_steps=1600000 agent.advantage=nstep agent.optimizer.name=rmsprop"
     " eval.final_episodes=100",

@@ -67,7 +67,8 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
     spec, agent = environment.spec, config.agent
     threads = config.concurrency.threads or usable_cores()
     plan = make_plan(config, environment, "cuda" if on_gpu else "cpu")
-    sizes = RunSizes(config.n_envs, threads, plan.networks.by == "kernels", plan.gradients.by == "kernels", plan.keeps, on_gpu)
+    by_kernels = plan.networks.by == "kernels", plan.gradients.by == "kernels"
+    sizes = RunSizes(config.n_envs, threads, *by_kernels, plan.keeps, on_gpu, plan.recurrent.by == "kernels" and not on_gpu)
     of_agent = agent.memory(spec, sizes)
     limit = spec.time_limit or config.eval.max_steps
     steps = min(EVALUATION_STEPS, limit)

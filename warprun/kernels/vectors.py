@@ -171,5 +171,6 @@ class Writer:
 
 
 def lanes_of(indices: Iterable[int]) -> ir.Constant:
+    """Return the numbers of lanes as a constant, for `shuffle_vector`."""
     numbers = list(indices)
     return ir.Constant(ir.VectorType(ir.IntType(32), len(numbers)), numbers)

@@ -89,7 +89,7 @@ def make_simulator(
     staggered: bool = False,
 ) -> Simulator:
     """Return a simulator for an agent, of the environments `first_env` and following of a run; `announce` gets one line if kernels have
-    to be compiled, `kept` are those of the agent, `compares` and `staggered` are those of `KernelEngine`. Raises UserError."""
+    to be compiled, `kept` is that of the agent, `compares` and `staggered` are those of `KernelEngine`. Raises UserError."""
     simulator: Simulator
     if isinstance(setup.environment, Environment):
         networks = agent.networks() if setup.plan.fused else None

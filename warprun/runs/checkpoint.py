@@ -107,6 +107,7 @@ def save(
     with atomic(home / name) as file:
         hashed = _Hashed(file)
         _write(hashed, env_steps, tensors, meta)
+        hashed.flush()
     kept = [*listed, Entry(name, hashed.sha256.hexdigest(), hashed.size, env_steps)][-keep:]
     _keep(home, kept)
     return home / name
@@ -213,10 +214,11 @@ class _Hashed:
 
     def flush(self) -> None:
         """Write what there is to the file."""
-        self.sha256.update(self._pieces)
-        self.size += len(self._pieces)
-        self._file.write(self._pieces)
-        self._pieces.clear()
+        if self._pieces:
+            self.sha256.update(self._pieces)
+            self.size += len(self._pieces)
+            self._file.write(self._pieces)
+            self._pieces.clear()
 
 
 def _write(file: _Hashed, env_steps: int, tensors: Mapping[str, torch.Tensor | np.ndarray], meta: Meta) -> None:

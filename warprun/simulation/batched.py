@@ -192,7 +192,7 @@ class BatchStepper:
         With a `seed`, the batch also begins episodes where others end, and their observations are the last part.
         """
         self._stepping = True
-        actions = self._action_rows[row] if self._action_rows else self._given(self._actions(self._group.action[row, :, 0]))
+        actions = self._action_rows[row][:] if self._action_rows else self._given(self._actions(self._group.action[row, :, 0]))
         method, parts = ("step", PARTS) if seed is None else (STEP_AND_RESET, (*PARTS, PARTS[0]))
         more: dict[str, Array] = {} if seed is None else {"seed": seed}
         if self._writes_out and seed is None:

@@ -11,10 +11,10 @@ from tests.learning import papers
 from tests.learning.cpu.test_gradient import SPACES, learner_for, rows_for
 from warprun.learning import distributions
 from warprun.learning.batch import Batch, Past
-from warprun.learning.kernels.cpu import memory
 from warprun.learning.kernels.cpu.memory import MemoryGradient
 from warprun.learning.kernels.policy_gradient import tile_loss_of
 from warprun.learning.on_policy import Learner
+from warprun.learning.settings import byte_counts
 from warprun.learning.settings.networks import NetworkConfig
 
 NETWORKS = {
@@ -70,7 +70,7 @@ def compare(algorithm: str, learner: Learner[Any], batch: Batch) -> None:
     ("algorithm", "space", "masked"),
     [("ppo", "discrete", False), ("ppo", "multi", True), ("a2c", "box", False), ("a2c", "discrete", True), ("ppo", "box", False)],
 )
-@pytest.mark.parametrize(("count", "steps"), [(70, 9), (1, 1), (16, 30)])
+@pytest.mark.parametrize(("count", "steps"), [(70, 9), (1, 1), (16, 30), (1100, 3)])
 def test_the_gradient_is_autograds(algorithm: str, space: str, masked: bool, network: str, count: int, steps: int) -> None:
     """Two layers of different sizes, tiles that are not full, steps that do not fill the last ones that go back together."""
     learner = learner_for(algorithm, SPACES[space], NETWORKS[network])
@@ -79,10 +79,11 @@ def test_the_gradient_is_autograds(algorithm: str, space: str, masked: bool, net
 
 def test_long_sequences_have_narrow_tiles_and_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = learner_for("ppo", SPACES["discrete"], NETWORKS["lstm"])
-    batch = sequences_for(learner, 70, 9, masked=False)
+    batch = sequences_for(learner, 700, 9, masked=False)
     wide, _ = learner.gradient(batch, batch.advantage)
     wide = wide.clone()
-    monkeypatch.setattr(memory, "MOST_ROWS", 9 * 40)
+    assert list(learner.operations.gradient._blocks) == [(9, 48)]  # type: ignore[attr-defined]
+    monkeypatch.setattr(byte_counts, "SEQUENCE_ROWS", 9 * 40)
     narrow, _ = learner.gradient(batch, batch.advantage)
     assert list(learner.operations.gradient._blocks) == [(9, 32)]  # type: ignore[attr-defined]
     torch.testing.assert_close(narrow, wide, rtol=0.0, atol=1e-6 * float(wide.abs().max()))

@@ -30,8 +30,8 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
         if isinstance(layer, nn.LSTMCell | nn.GRUCell):
             code, weight, bias, sizes = CODES[type(layer)], layer.weight_ih, layer.bias_ih, (layer.input_size, layer.hidden_size)
         elif isinstance(layer, nn.Linear):
-            after = type(parts[n + 1]) if n + 1 < len(parts) else None
-            code = CODES[after] if after in (nn.Tanh, nn.ReLU) else LINEAR
+            after = parts[n + 1] if n + 1 < len(parts) else None
+            code = LINEAR if after is None or isinstance(after, nn.Linear | nn.LSTMCell | nn.GRUCell) else CODES[type(after)]
             weight, bias, sizes = layer.weight, layer.bias, (layer.in_features, layer.out_features)
         else:
             continue

@@ -23,6 +23,9 @@ ON_POLICY_TILES, OFF_POLICY_TILES = 4, 2
 """Tiles of a share (`learning.kernels.choose.SHARE_TILES`, `learning.kernels.cpu.updates.SHARE_TILES`)."""
 GRADIENT_BLOCKS_BYTES = 640 * 1024
 """Activations and derivatives that a thread processes at once (`learning.kernels.cpu.gradient.CACHE_BYTES`)."""
+SEQUENCE_ROWS, STEPS_TOGETHER = 8192, 4
+"""Steps of sequences of a tile on a CPU, and steps that go back together: their sums over columns are taken at once. Long sequences have
+narrow tiles, which bounds the memory of a thread (`learning.kernels.cpu.memory`)."""
 ACTIVATIONS_BYTES = 128 << 20
 """Most bytes of activations that a rollout keeps for the gradient, for each thread."""
 GRADIENT_THREADS = 384
@@ -57,6 +60,8 @@ class RunSizes(NamedTuple):
     keeps: bool
     """That of `Plan`."""
     on_gpu: bool
+    kernel_memory: bool = False
+    """Whether kernels compute the recurrent layers of networks with memory."""
 
 
 Phase = Sequence[int]
@@ -124,6 +129,19 @@ def on_policy_gradient(n_parameters: int, units: int, rows: int, most: int, size
         slice_rows, at_once = -(-rows // slices), sizes.threads
     # torch keeps the outputs of every layer for the backward pass.
     return 0, [one] * (slices + at_once) + [slice_rows * units * FLOAT] * (2 * at_once)
+
+
+def sequences_of_tile(count: int, steps: int) -> int:
+    """Return how many of `count` sequences a tile on a CPU holds: few have narrow tiles, so that there is one for each share."""
+    most = max(NARROW, min(COLUMNS, SEQUENCE_ROWS // steps // NARROW * NARROW))
+    return min(most, -(-count // (SHARES * NARROW)) * NARROW)
+
+
+def sequence_gradient(n_parameters: int, block_rows: int, count: int, steps: int, threads: int) -> tuple[int, Phase]:
+    """Return what `on_policy_gradient` does, for `count` sequences of a network with memory and kernels on a CPU."""
+    columns = sequences_of_tile(count, steps)
+    blocks = threads * (1 + steps + min(steps, STEPS_TOGETHER)) * block_rows * columns
+    return FLOAT * (blocks + min(SHARES, -(-count // columns)) * n_parameters), []
 
 
 def fills_blocks(rows: int) -> bool:

@@ -248,6 +248,11 @@ class LayersConfig:
         recurrent = (3 * GATES[self.type] + 4) * sum(self.units) + sum(self.last_hidden) if self.remembers else 0
         return sum(self.first_hidden) + recurrent
 
+    def block_numbers(self) -> int:
+        """Return the rows of a block for steps of a network with memory on a CPU (`kernels.memory`), without inputs and outputs."""
+        # Of a unit of a recurrent layer: what it leaves and finds, and four sums.
+        return sum(self.first_hidden) + (STATES[self.type] + 5) * sum(self.units) + sum(self.last_hidden)
+
     def carry(self) -> int:
         """Return the numbers that a network remembers of an episode."""
         return STATES[self.type] * sum(self.units) + (self.sequence is not None)

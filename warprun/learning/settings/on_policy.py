@@ -113,7 +113,12 @@ class OnPolicyConfig(AgentConfig):
         n_parameters += group.action.reals
         units = features + network.trunks * (encoder.numbers + network.numbers()) + outputs + 1
         most = byte_counts.SLICE_ROWS * (byte_counts.SEQUENCES if network.remembers else 1)
-        kept, computing = byte_counts.on_policy_gradient(n_parameters, units, step_rows, most, sizes)
+        if sizes.kernel_memory and network.unrolls_in_kernels:
+            block_rows = features + network.trunks * network.block_numbers() + outputs + 1
+            sequences = -(-step_rows // self.horizon)
+            kept, computing = byte_counts.sequence_gradient(n_parameters, block_rows, sequences, self.horizon, sizes.threads)
+        else:
+            kept, computing = byte_counts.on_policy_gradient(n_parameters, units, step_rows, most, sizes)
         kept += 4 * n_parameters * (1 + byte_counts.optimizer_tensors(self.optimizer.name))
         in_kernels = sizes.kernel_networks and not sizes.on_gpu
         if in_kernels:

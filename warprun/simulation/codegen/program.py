@@ -125,13 +125,18 @@ class Program:
     """Globals of the module: the functions and classes of the environment, by the name that the source uses."""
 
 
-@lru_cache(maxsize=16)
 def write(plan: ArrayPlan, auto_reset: bool = True) -> Program:
     """Write the kernels of an environment, those of the last few plans once in a process: the runs of a sweep have them in common.
 
     The source holds no text but names that Python accepts as identifiers: no names of environments, and of paths only plain characters.
     Without `auto_reset` an environment whose episode has ended stays in its final state.
     """
+    return _written(plan, auto_reset, () if plan.by_caller else tuple(_inference(plan).items()))
+
+
+@lru_cache(maxsize=16)
+def _written(plan: ArrayPlan, auto_reset: bool, inference: tuple[tuple[str, Function], ...]) -> Program:
+    """Write the kernels with functions that compute networks, by name: they depend on the GPU, too."""
     names = Names()
     expressions = Expressions(plan, names)
     for group in expressions.groups:
@@ -142,7 +147,7 @@ def write(plan: ArrayPlan, auto_reset: bool = True) -> Program:
     if plan.by_caller:
         kernels = advance_kernels(expressions, bodies)
     else:
-        for name, function in _inference(plan).items():
+        for name, function in inference:
             names.use(name, function)
         kernels = [plan.target.kernel(kernel, body, expressions.groups) for kernel, body in bodies.items()]
         kernels.append(plan.target.rollout(expressions.groups))

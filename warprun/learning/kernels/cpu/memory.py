@@ -20,7 +20,7 @@ from warprun.kernels import compile as kernels  # sets up Numba, so it comes bef
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.memory import BLOCKS, LSTM, add_biases, cells, states_of, step_forward, steps_backward
 from warprun.kernels.mlp import Network, normalized, width_of
-from warprun.kernels.simd import COLUMNS, NARROW, aligned_zeros
+from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import Batch
 from warprun.learning.draws import Stream
@@ -33,12 +33,8 @@ from warprun.learning.kernels.tile_loss import TileLoss, settings_for
 from warprun.learning.operations import Moments
 from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.recurrent import Recurrent
+from warprun.learning.settings.byte_counts import STEPS_TOGETHER, sequences_of_tile
 from warprun.simulation.codegen.templates import fill
-
-TOGETHER = 4
-"""Steps that go back together: their products of slopes and activations take the sums over columns at once."""
-MOST_ROWS = 8192
-"""Steps of sequences of a tile: long sequences have narrow tiles, which bounds the memory of a thread."""
 
 float32 = np.float32
 
@@ -175,7 +171,7 @@ def _module(loss: Callable[..., None]) -> ModuleType:
     """Return the kernels of a loss."""
     name = f"{loss.__name__}_of_sequences"
     names = {each.__name__: each for each in FUNCTIONS}
-    given = {**names, "loss": loss, "BOUND": kernels.BOUND, "TOGETHER": TOGETHER, "float32": float32}
+    given = {**names, "loss": loss, "BOUND": kernels.BOUND, "TOGETHER": STEPS_TOGETHER, "float32": float32}
     return kernels.load_module(name, fill(KERNEL, name=loss.__name__), given)
 
 
@@ -228,7 +224,7 @@ class MemoryGradient:
             self._keeps[batch] = keeps = recurrent.keeps(past.carry, past.begins.T)[0].contiguous()
         at = (picked[None] * steps + torch.arange(steps)[:, None]).view(-1)
         rows = rows_of(batch.rows(), advantage.T.contiguous().view(-1), at, moments)
-        width = min(COLUMNS, width_of(count), max(NARROW, MOST_ROWS // steps // NARROW * NARROW))
+        width = sequences_of_tile(count, steps)
         shares = min(SHARES, -(-count // width))
         sequences = Sequences(picked.numpy(), past.carry.contiguous().numpy(), keeps.numpy(), width, shares)
         self._run(arrays_of(rows), sequences, self._blocks_of(steps, width), shares, count * steps)
@@ -247,7 +243,7 @@ class MemoryGradient:
         if found is None:
             self._blocks.clear()
             threads, size = self._team.count, self._net.rows * width
-            values, slopes = aligned_zeros(threads, (1 + steps) * size), aligned_zeros(threads, min(steps, TOGETHER) * size)
+            values, slopes = aligned_zeros(threads, (1 + steps) * size), aligned_zeros(threads, min(steps, STEPS_TOGETHER) * size)
             found = self._blocks[steps, width] = Blocks(values, slopes, aligned_zeros(threads, steps * width))
         return found
 
