@@ -182,7 +182,7 @@ class Call:
             self.arguments[number] = value
 
     def move(self, **given: np.ndarray) -> None:
-        """Replace arrays, by name, by others of the same dtype, shape and strides, which are not looked at: in a tenth of the time.
+        """Replace arrays, by name, by others of the same dtype, shape and strides, which are not looked at.
 
         The caller keeps them until the call is made, and no longer: libraries may reuse memory that nobody else refers to.
         """

@@ -201,14 +201,16 @@ def gradient(first, last, thread, nets, settings, batch, cut, kept, memory):
             ahead = memory_of_blocks[blocks.size : 2 * blocks.size] if kept.size > 0 else memory.zeros[:0]
             backward(trained.parameters, trained.layers, blocks, slopes, memory.zeros, gradient, ahead)
             number += used
-
+'''
+FINISH = """
 
 @njit(cache=True, **BOUND)
 def finish(first, last, thread, count, shares, memory):
     add_shares(first, last, shares, memory)
     if first == 0:
         mean_terms(count, shares, memory)
-'''
+"""
+"""What every module of a gradient ends with."""
 FUNCTIONS = (Net, Tile, run_of, begin_of, on_blocks, on_own, add_terms, add_kept, add_shares, mean_terms, clear_rest, backward)
 
 
@@ -218,11 +220,36 @@ def _module(loss: Callable[..., None], shares_memory: tuple[bool, ...]) -> Modul
         f"on_blocks(nets[{k}], blocks, slopes, b), " if shared else f"on_own(nets[{k}], thread, width), "
         for k, shared in enumerate(shares_memory)
     )
-    source = fill(KERNEL, name=loss.__name__, on=on, trained=str(len(shares_memory) - 1))
+    source = fill(KERNEL + FINISH, name=loss.__name__, on=on, trained=str(len(shares_memory) - 1))
     names = {each.__name__: each for each in FUNCTIONS}
     return kernels.load_module(
         loss.__name__, source, {**names, "loss": loss, "BOUND": kernels.BOUND, "COLUMNS": COLUMNS, "float32": float32}
     )
+
+
+class Shares:
+    """The gradients of the shares of a batch, and their sum; allocates its memory once. `module` has the kernel `finish`."""
+
+    def __init__(self, module: ModuleType, loss: TileLoss, parameters: int, rows: int, threads: int) -> None:
+        """`rows`: those of the largest block."""
+        self.memory = Workspace(
+            scratch=aligned_zeros(threads, max(1, loss.scratch), COLUMNS),
+            terms=aligned_zeros(threads, loss.terms, COLUMNS),
+            picked=np.zeros((threads, COLUMNS), np.int64),
+            zeros=aligned_zeros(rows),
+            gradient=aligned_zeros(SHARES, parameters),
+            sums=np.zeros((SHARES, loss.terms)),
+            means=aligned_zeros(loss.terms),
+            parameter_rows=loss.parameter_rows,
+        )
+        self.results = torch.from_numpy(self.memory.gradient[0]), torch.from_numpy(self.memory.means)
+        """The sum [P], and the means of the terms, as of the last `add`."""
+        self.finish = Call(module.finish, 1, 1, self.memory)
+        self._adders, self._pieces = split(parameters, threads)
+
+    def add(self) -> None:
+        """Add the gradients of the shares and take the means over the rows that `finish` has."""
+        self._adders.share(self.finish, self._pieces)
 
 
 class CpuGradient:
@@ -233,20 +260,8 @@ class CpuGradient:
         trained = nets[-1]
         self._team, self._share_tiles, self._nets = team(threads), share_tiles, tuple(nets)
         self.module = _module(loss.loss, tuple(net.blocks is trained.blocks for net in nets))
-        self._memory = Workspace(
-            scratch=aligned_zeros(threads, max(1, loss.scratch), COLUMNS),
-            terms=aligned_zeros(threads, loss.terms, COLUMNS),
-            picked=np.zeros((threads, COLUMNS), np.int64),
-            zeros=aligned_zeros(max(net.rows for net in nets)),
-            gradient=aligned_zeros(SHARES, trained.parameters.size),
-            sums=np.zeros((SHARES, loss.terms)),
-            means=aligned_zeros(loss.terms),
-            parameter_rows=loss.parameter_rows,
-        )
+        self._sum = Shares(self.module, loss, trained.parameters.size, max(net.rows for net in nets), threads)
         self._settings = settings_for(loss.settings, lambda tensor: tensor.view(-1).numpy(), Stream.words)
-        self._results = torch.from_numpy(self._memory.gradient[0]), torch.from_numpy(self._memory.means)
-        self._adders, self._pieces = split(trained.parameters.size, threads)
-        self._finish = Call(self.module.finish, 1, 1, self._memory)
         self._compute: Call | None = None
         self._batch: NamedTuple | None = None
         self._layout, self._count, self._shares = UNKNOWN, 0, 1
@@ -254,7 +269,7 @@ class CpuGradient:
 
     def compile_ahead(self, batch: NamedTuple) -> None:
         ahead.want(self.module, "gradient", signature(self._call(batch, Layout()).arguments))
-        ahead.want(self.module, "finish", signature(self._finish.arguments))
+        ahead.want(self.module, "finish", signature(self._sum.finish.arguments))
 
     def __call__(self, batch: NamedTuple, count: int, layout: Layout = UNKNOWN) -> tuple[torch.Tensor, torch.Tensor]:
         if self._compute is None:
@@ -262,15 +277,15 @@ class CpuGradient:
         if batch is not self._batch or layout is not self._layout or count != self._count:
             cut = Cut.of(count, layout.step_rows).shared(self._share_tiles)
             self._compute.change(batch=arrays_of(batch), cut=cut, kept=layout.activations.view(-1).numpy())
-            self._finish.change(count=count, shares=cut.shares)
+            self._sum.finish.change(count=count, shares=cut.shares)
             self._shares, self._batch, self._layout, self._count = cut.shares, batch, layout, count
         self._team.share(self._compute, self._shares, 6.0 * self._nets[-1].parameters.size * count)
-        self._adders.share(self._finish, self._pieces)
-        return self._results
+        self._sum.add()
+        return self._sum.results
 
     def _call(self, batch: NamedTuple, layout: Layout) -> Call:
         arrays, kept = arrays_of(batch), layout.activations.view(-1).numpy()
-        return Call(self.module.gradient, self._nets, self._settings, arrays, Cut(1, 1, 1), kept, self._memory)
+        return Call(self.module.gradient, self._nets, self._settings, arrays, Cut(1, 1, 1), kept, self._sum.memory)
 
 
 def tiles_together(rows: int) -> int:

@@ -24,8 +24,7 @@ from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import Batch
 from warprun.learning.draws import Stream
-from warprun.learning.kernels.cpu.gradient import SHARES, Workspace, add_kept, add_shares, add_terms, arrays_of, mean_terms
-from warprun.learning.kernels.cpu.optimizer import split
+from warprun.learning.kernels.cpu.gradient import FINISH, SHARES, Shares, add_kept, add_shares, add_terms, arrays_of, mean_terms
 from warprun.learning.kernels.cpu.tiles import Net, Tile, clear_rest
 from warprun.learning.kernels.layers import Outputs
 from warprun.learning.kernels.rows import example, rows_of
@@ -42,13 +41,9 @@ float32 = np.float32
 class Unrolled(NamedTuple):
     """A network with memory, and the blocks of its steps."""
 
-    parameters: NDArray[np.float32]
-    layers: NDArray[np.int64]
-    """See `warprun.kernels.memory`."""
+    network: Network
+    """Its table of layers: see `warprun.kernels.memory`."""
     outputs: Outputs
-    rows: int
-    mean: NDArray[np.float32]
-    scale: NDArray[np.float32]
     carries: NDArray[np.int64]
     """[cell]: the first number of each recurrent layer in a carry."""
     biases: NDArray[np.float32]
@@ -87,12 +82,13 @@ class Blocks(NamedTuple):
 def unroll(net, rows, past, begin, n, blocks, keeps, biases, work):
     """Compute all steps of the `n` sequences from `begin` on: fill `blocks` [1 + step, row, column] and `keeps` [step, column]."""
     count, features, width = past.picked.size, rows.obs.shape[1], blocks.shape[2]
-    add_biases(net.parameters, net.layers, biases)
+    network = net.network
+    add_biases(network.parameters, network.layers, biases)
     blocks[0] = float32(0.0)
     cell = 0
-    for k in range(net.layers.shape[0]):
-        if net.layers[k, 6] >= LSTM:
-            first, numbers = net.layers[k, 5], net.layers[k, 3] * states_of(net.layers[k, 6])
+    for k in range(network.layers.shape[0]):
+        if network.layers[k, 6] >= LSTM:
+            first, numbers = network.layers[k, 5], network.layers[k, 3] * states_of(network.layers[k, 6])
             for c in range(n):
                 carry = past.carry[past.picked[begin + c]]
                 for m in range(numbers):
@@ -109,10 +105,10 @@ def unroll(net, rows, past, begin, n, blocks, keeps, biases, work):
             keep[c] = past.keeps[t, past.picked[begin + c]]
         for c in range(n, width):
             keep[c] = float32(0.0)
-        for f in range(net.mean.size):
+        for f in range(network.mean.size):
             for c in range(width):
-                block[f, c] = normalized(block[f, c], net.mean[f], net.scale[f])
-        step_forward(net.parameters, net.layers, biases, blocks[t], block, keep, work)
+                block[f, c] = normalized(block[f, c], network.mean[f], network.scale[f])
+        step_forward(network.parameters, network.layers, biases, blocks[t], block, keep, work)
 
 
 KERNEL = '''"""The gradient of the loss $name over sequences; written by warprun."""
@@ -122,7 +118,7 @@ from numba import njit
 
 @njit(cache=True, **BOUND)
 def gradient(first, last, thread, net, settings, rows, past, blocks, memory):
-    count, steps = past.picked.size, past.keeps.shape[0]
+    network, count, steps = net.network, past.picked.size, past.keeps.shape[0]
     tiles = -(-count // past.width)
     for share in range(first, last):
         gradient, sums = memory.gradient[share], memory.sums[share]
@@ -132,8 +128,8 @@ def gradient(first, last, thread, net, settings, rows, past, blocks, memory):
             begin = number * past.width
             n = min(past.width, count - begin)
             width = width_of(n)
-            size = net.rows * width
-            values = blocks.values[thread][: (1 + steps) * size].reshape((1 + steps, net.rows, width))
+            size = network.rows * width
+            values = blocks.values[thread][: (1 + steps) * size].reshape((1 + steps, network.rows, width))
             keeps = blocks.keeps[thread][: steps * width].reshape((steps, width))
             unroll(net, rows, past, begin, n, values, keeps, net.biases[thread], net.work[thread])
             carried = net.carried[thread]
@@ -141,28 +137,24 @@ def gradient(first, last, thread, net, settings, rows, past, blocks, memory):
             end = steps
             while end > 0:
                 before = max(0, end - TOGETHER)
-                slopes = blocks.slopes[thread][: (end - before) * size].reshape((end - before, net.rows, width))
+                slopes = blocks.slopes[thread][: (end - before) * size].reshape((end - before, network.rows, width))
                 terms = memory.terms[thread]
                 terms[:] = float32(0.0)
                 for t in range(before, end):
                     tile = Tile(t * count + begin, n, memory.scratch[thread], terms, memory.zeros, memory.picked[thread], True)
-                    on = Net(net.parameters, net.layers, net.outputs, values[1 + t], slopes[t - before], net.mean, net.scale)
+                    on = Net(
+                        network.parameters, network.layers, net.outputs, values[1 + t], slopes[t - before], network.mean, network.scale
+                    )
                     loss(tile, (on,), settings, rows)
                     clear_rest(tile, on)
                     add_kept(tile, memory.parameter_rows, gradient)
                 add_terms(terms, sums)
                 steps_backward(
-                    net.parameters, net.layers, values[before], values[1 + before : 1 + end], slopes, keeps[before:end], carried,
+                    network.parameters, network.layers, values[before], values[1 + before : 1 + end], slopes, keeps[before:end], carried,
                     memory.zeros, gradient, net.work[thread],
                 )
                 end = before
 
-
-@njit(cache=True, **BOUND)
-def finish(first, last, thread, count, shares, memory):
-    add_shares(first, last, shares, memory)
-    if first == 0:
-        mean_terms(count, shares, memory)
 '''
 FUNCTIONS = (Net, Tile, width_of, unroll, steps_backward, add_kept, add_terms, add_shares, mean_terms, clear_rest)
 
@@ -172,7 +164,7 @@ def _module(loss: Callable[..., None]) -> ModuleType:
     name = f"{loss.__name__}_of_sequences"
     names = {each.__name__: each for each in FUNCTIONS}
     given = {**names, "loss": loss, "BOUND": kernels.BOUND, "TOGETHER": STEPS_TOGETHER, "float32": float32}
-    return kernels.load_module(name, fill(KERNEL, name=loss.__name__), given)
+    return kernels.load_module(name, fill(KERNEL + FINISH, name=loss.__name__), given)
 
 
 class MemoryGradient:
@@ -183,20 +175,8 @@ class MemoryGradient:
         self._policy, self._team = policy, team(threads)
         self.module = _module(loss.loss)
         self._net = unrolled(policy, network, threads)
-        self._memory = Workspace(
-            scratch=aligned_zeros(threads, max(1, loss.scratch), COLUMNS),
-            terms=aligned_zeros(threads, loss.terms, COLUMNS),
-            picked=np.zeros((threads, COLUMNS), np.int64),
-            zeros=aligned_zeros(network.rows),
-            gradient=aligned_zeros(SHARES, network.parameters.size),
-            sums=np.zeros((SHARES, loss.terms)),
-            means=aligned_zeros(loss.terms),
-            parameter_rows=loss.parameter_rows,
-        )
+        self._sum = Shares(self.module, loss, network.parameters.size, network.rows, threads)
         self._settings = settings_for(loss.settings, lambda tensor: tensor.view(-1).numpy(), Stream.words)
-        self._results = torch.from_numpy(self._memory.gradient[0]), torch.from_numpy(self._memory.means)
-        self._adders, self._pieces = split(network.parameters.size, threads)
-        self._finish = Call(self.module.finish, 1, 1, self._memory)
         self._compute: Call | None = None
         self._blocks: dict[tuple[int, int], Blocks] = {}
         """By steps and the sequences of a tile."""
@@ -207,8 +187,8 @@ class MemoryGradient:
         rows = arrays_of(example(self._policy.space, self._policy.parameters.device))
         number, picked = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
         past, blocks = Sequences(picked, number, number, 1, 1), Blocks(number, number, number)
-        ahead.want(self.module, "gradient", signature((self._net, self._settings, rows, past, blocks, self._memory)))
-        ahead.want(self.module, "finish", signature(self._finish.arguments))
+        ahead.want(self.module, "gradient", signature((self._net, self._settings, rows, past, blocks, self._sum.memory)))
+        ahead.want(self.module, "finish", signature(self._sum.finish.arguments))
 
     def __call__(
         self, batch: Batch, advantage: torch.Tensor, order: torch.Tensor | None, moments: Moments | None
@@ -228,21 +208,21 @@ class MemoryGradient:
         shares = min(SHARES, -(-count // width))
         sequences = Sequences(picked.numpy(), past.carry.contiguous().numpy(), keeps.numpy(), width, shares)
         self._run(arrays_of(rows), sequences, self._blocks_of(steps, width), shares, count * steps)
-        return self._results
+        return self._sum.results
 
     def _run(self, rows: NamedTuple, past: Sequences, blocks: Blocks, shares: int, count: int) -> None:
         if self._compute is None:
-            self._compute = Call(self.module.gradient, self._net, self._settings, rows, past, blocks, self._memory)
+            self._compute = Call(self.module.gradient, self._net, self._settings, rows, past, blocks, self._sum.memory)
         self._compute.change(rows=rows, past=past, blocks=blocks)
-        self._finish.change(count=count, shares=shares)
+        self._sum.finish.change(count=count, shares=shares)
         self._team.share(self._compute, shares)
-        self._adders.share(self._finish, self._pieces)
+        self._sum.add()
 
     def _blocks_of(self, steps: int, width: int) -> Blocks:
         found = self._blocks.get((steps, width))
         if found is None:
             self._blocks.clear()
-            threads, size = self._team.count, self._net.rows * width
+            threads, size = self._team.count, self._net.network.rows * width
             values, slopes = aligned_zeros(threads, (1 + steps) * size), aligned_zeros(threads, min(steps, STEPS_TOGETHER) * size)
             found = self._blocks[steps, width] = Blocks(values, slopes, aligned_zeros(threads, steps * width))
         return found
@@ -256,4 +236,4 @@ def unrolled(policy: ActorCriticPolicy, network: Network, threads: int) -> Unrol
     places = np.array(policy.module.network.carry_places(), np.int64)
     sizes = BLOCKS * int(units.sum()), 2 * int(units.sum()) * COLUMNS, 2 * int(units.max()) * COLUMNS
     memory = [aligned_zeros(threads, size) for size in sizes]
-    return Unrolled(network.parameters, network.layers, outputs, network.rows, network.mean, network.scale, places, *memory)
+    return Unrolled(network, outputs, places, *memory)
