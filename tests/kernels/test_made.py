@@ -1,10 +1,15 @@
-"""Functions that functions make, in another process."""
+"""Functions that functions make, in another process, and functions that are rebuilt, by several threads."""
 
 import subprocess
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+import pytest
+
 from tests.learning.cpu.test_gradient import NETWORKS, SPACES, learner_for
+from warprun.kernels import compile
+from warprun.kernels.compile import plain_function
 from warprun.kernels.made import dumps
 from warprun.learning.kernels.losses import DUELING, PLAIN, q_values_by
 from warprun.learning.kernels.policy_gradient import PolicyGradient
@@ -28,3 +33,25 @@ def test_another_process_makes_the_same_module(tmp_path: Path) -> None:
     file.write_bytes(dumps(gradient._gradient.module.__recipe__))
     found = subprocess.run([sys.executable, "-c", READ, str(file)], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == gradient._gradient.module.__name__
+
+
+def half(x: float) -> float:
+    return 0.5 * x
+
+
+def test_two_threads_rebuild_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second thread comes while the first one rebuilds, and waits."""
+    second = ThreadPoolExecutor(1)
+    made: list[Future[object]] = []
+
+    def rebuild(function, part, with_parts=compile._with_parts):
+        if not made:
+            made.append(second.submit(plain_function, half))
+            wait(made, timeout=0.2)
+        return with_parts(function, part)
+
+    monkeypatch.setattr(compile, "_with_parts", rebuild)
+    monkeypatch.setattr(compile, "_rebuilt", {})
+    with second:
+        first = plain_function(half)
+        assert made[0].result() is first

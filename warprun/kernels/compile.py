@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 import numba
 import numpy as np
 from numba import njit
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.core.types import Literal
 from numba.core.types.misc import unliteral
@@ -188,6 +189,8 @@ def _constructor(state: type, finish: Finish) -> KernelFunction:
     return finish(constructor(state), {})
 
 
+# Numba's own lock, which whoever compiles holds: with a second lock two threads might wait for each other.
+@global_compiler_lock
 def _rebuild_function(function: types.FunctionType, finish: Finish, options: Options, fingerprints: Fingerprints) -> KernelFunction:
     if finish is _checked and function.__module__ in WITHOUT_ARRAYS:
         finish = _inlined
@@ -291,6 +294,7 @@ class Recipe(NamedTuple):
     build: Callable[[object], object]
 
 
+@global_compiler_lock
 def load_module(
     name: str, source: str, functions: Mapping[str, object], build: Callable[[object], object] = kernel_function
 ) -> types.ModuleType:
