@@ -33,7 +33,7 @@ WARM_UP = 3
 """Runs before the captured one. The first runs load libraries, compile kernels and allocate memory, which a capture must not do."""
 TRIES = 10
 """Runs in which work may become the same as in the run before. The first ones of an agent compile kernels and make views."""
-CHECKED = 100
+CHECKED = 1000
 """One of so many runs is made by Python, to see whether the work is still the same."""
 KEYS = 16
 """Combinations of arguments that may be recorded; what is recorded keeps its memory."""

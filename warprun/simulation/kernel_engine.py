@@ -133,6 +133,8 @@ class KernelEngine:
         self._begins_now = True
         """Whether the current observations are in row 0 of the trajectory; if not, they are in its last row."""
         self.trajectory: Trajectory = rollout or trajectory.allocate(self.spec, horizon, n_envs, device.torch)
+        self._ends = [(seen[0], seen[-1]) for group in self.trajectory.groups.values() for seen in group.seen().values()]
+        """The first and the last row of what policies see."""
         self.arrays = allocation.allocate(plan, device.torch, exploration.numbers if exploration else {}, vary)
         if staggered:
             self.arrays.common["cut_at"].fill_(-1)
@@ -221,9 +223,8 @@ class KernelEngine:
 
     def carry_over(self) -> None:
         """Copy the last observations and masks to row 0, where the next rollout begins."""
-        for group in self.trajectory.groups.values():
-            for seen in group.seen().values():
-                seen[0].copy_(seen[-1])
+        for first, last in self._ends:
+            first.copy_(last)
         self._begins_now = True
 
     def retrace(self) -> Trajectory:
@@ -294,7 +295,7 @@ class KernelEngine:
         if wait:
             return self._first_fault() if any_fault.item() else None
         found = self._arriving.exchange(any_fault)
-        return None if found is None or not found[0].numpy()[0] else self._first_fault()
+        return None if found is None or not found[0].item() else self._first_fault()
 
     def state(self) -> State:
         """Return everything that the next steps depend on: the arrays, the observations and masks of row 0, and the number of steps."""
