@@ -111,16 +111,18 @@ def of_works(found: Found, works: Sequence[str], unit: float) -> str:
 
 def about(found: Found, works: Sequence[str]) -> str:
     """Return when, on what and beside which load works were measured, in a sentence for each machine and commit."""
-    written, groups = "", dict[tuple[str, str], list[Found]]()
-    for own in (found[work] for work in works):
-        groups.setdefault((described(own["machine"]), own["commit"]), []).append(own)
-    for (machine, commit), owns in groups.items():
+    written, groups = "", dict[tuple[str, str], list[str]]()
+    for work in works:
+        groups.setdefault((described(found[work]["machine"]), found[work]["commit"]), []).append(work)
+    for (machine, commit), own_works in groups.items():
+        owns = [found[work] for work in own_works]
         rounds = [part for own in owns for title, part in own["parts"].items() if title.startswith("round")]
         dates = sorted(part["date"].split()[0] for part in rounds)
         foreign = [part["foreign_cores"] for part in rounds if part["quiet"]]
         when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
         written += (
-            f"\n{when}, {machine}, commit {commit}; medians of {len(rounds) // len(owns)} rounds of at "
+            ("\n" if len(groups) == 1 else f"\n{'; '.join(dict.fromkeys(WORKS[work].label for work in own_works))}: ")
+            + f"{when}, {machine}, commit {commit}; medians of {len(rounds) // len(owns)} rounds of at "
             f"least {owns[0]['seconds']:g} s, with the least and the largest. Load average before at most "
             f"{max(load for own in owns for load in own['load_before'])}"
             + (f", other processes at most {max(foreign):.2f} of a core" if foreign else "")
@@ -138,7 +140,8 @@ def compared(found: Found) -> str:
         times = sorted(each[0] for row in rows if row.name == name and (each := row.times(rows)))
         texts.append(f"{' to '.join(dict.fromkeys(f'{each:.1f}' for each in (times[0], times[-1])))} times as fast as {name}")
     listed = " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
-    return f"A2C with 64-64 units is {listed} (ranges: with 1,000 and with 10,000 environments).\n"
+    processor = found["a2c-64"]["machine"]["processor"]
+    return f"A2C with 64-64 units is {listed} (ranges: with 1,000 and with 10,000 environments; {processor}).\n"
 
 
 def of_pages(found: Found) -> Iterator[tuple[Path, str, str]]:
