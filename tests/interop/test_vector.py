@@ -349,6 +349,37 @@ def test_an_episode_ends_with_its_final_observation_and_waits_for_reset():
     assert (env.reset()[0] != obs).all()
 
 
+TABLED = """
+from typing import NamedTuple
+import numpy as np
+from warprun.environment import Box, Discrete, float32, single_agent
+
+class State(NamedTuple):
+    x: float32
+
+class Tables(NamedTuple):
+    numbers: np.ndarray
+
+def step(s, action, tables):
+    return State(float32(tables.numbers[action])), 0.0, False
+
+environment = single_agent(
+    state=State, observation=Box(1), action=Discrete(3), reset=lambda: State(0.0), step=step, observe=lambda s: (s.x,), time_limit=9,
+    tables=lambda whole: Tables(np.array([4, 5, 6], np.int32 if whole else np.float32)), options={"whole": True},
+)
+"""
+
+
+def test_an_option_can_change_the_type_of_a_table(tmp_path):
+    """Kernels of one source are compiled for tables of several types."""
+    file = tmp_path / "tabled.py"
+    file.write_text(TABLED)
+    for whole in (True, False, True):
+        envs = warprun.make_vec(str(file), 3, options={"whole": whole})
+        envs.reset(seed=0)
+        assert envs.step([2, 0, 1])[0].tolist() == [[6.0], [4.0], [5.0]]
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_cannot_be_drawn_says_so():
     with pytest.raises(UserError, match="cannot be drawn"):

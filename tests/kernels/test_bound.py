@@ -16,7 +16,7 @@ from numba.core.registry import cpu_target
 from warprun.kernels import bound
 from warprun.kernels.bound import Call
 from warprun.kernels.compile import BOUND, load_module
-from warprun.kernels.threads import ASLEEP, HAND_OFF, Team
+from warprun.kernels.threads import ASLEEP, HAND_OFF, Team, Threads
 
 pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaPerformanceWarning")
 
@@ -201,6 +201,24 @@ def test_a_forked_process_has_threads_of_its_own(module: ModuleType) -> None:
     assert os.waitpid(child, 0)[1] == 0
     threads.share(call, 9)
     assert (arguments[0][:, 1] == 102.0).all()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_threads_for_functions_of_its_own() -> None:
+    numbers, threads = np.zeros(4), Threads(2)
+
+    def work(begin: int, end: int, _: int) -> None:
+        numbers[begin:end] += 1.0
+
+    threads.share(work, 4)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends a process that waits for a thread which it does not have
+        threads.share(work, 4)
+        os._exit(0 if (numbers == 2.0).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    threads.share(work, 4)
+    assert (numbers == 2.0).all()
 
 
 def test_calls_at_the_end_of_a_process_work_alone(module: ModuleType) -> None:

@@ -1,10 +1,13 @@
 """Draws are a function of (seed, number of the draw): neighbouring seeds share nothing, and kernels have the same numbers as torch."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise, product
+from threading import Event
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests.agents import build
 from tests.compiled import compiled
@@ -12,7 +15,7 @@ from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
 from warprun.learning.draws import TOGETHER, Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
 from warprun.learning.interfaces import Agent
-from warprun.learning.networks import ActorCritic, flatten_parameters
+from warprun.learning.networks import ActorCritic, flatten_parameters, seeded
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 from warprun.learning.settings.off_policy import ReplayConfig
 
@@ -119,3 +122,26 @@ def test_an_order_keeps_runs_of_a_step_together(n: int, step_rows: int) -> None:
         length = min(TOGETHER, step_rows - first % step_rows)
         assert order[at : at + length].tolist() == list(range(first, first + length))
     assert order[torch.tensor(begins)].tolist() != sorted(runs)
+
+
+def test_first_weights_are_those_of_the_seed_beside_another_thread() -> None:
+    """The second thread comes while the first one draws, and waits."""
+    alone = [seeded(seed, lambda: nn.Linear(3, 2)) for seed in (1, 2)]
+    begun, drawn = Event(), Event()
+
+    def first() -> nn.Linear:
+        other.append(second.submit(seeded, 2, later))
+        begun.wait(0.2)
+        made = nn.Linear(3, 2)
+        drawn.set()
+        return made
+
+    def later() -> nn.Linear:
+        begun.set()
+        drawn.wait(60)
+        return nn.Linear(3, 2)
+
+    other: list[Future[nn.Linear]] = []
+    with ThreadPoolExecutor(1) as second:
+        found = [seeded(1, first), other[0].result()]
+    assert all(torch.equal(a.weight, b.weight) for a, b in zip(alone, found, strict=True))

@@ -14,11 +14,11 @@ from warprun.algorithms.acting import q_network, values_name
 from warprun.algorithms.settings import DQNConfig
 from warprun.learning import formulas
 from warprun.learning.critics import ActingNetwork, QuantileQNetwork
-from warprun.learning.descent import Due, Terms, Trained, seeded
+from warprun.learning.descent import Due, Terms, Trained
 from warprun.learning.interfaces import Context, Metrics
 from warprun.learning.kernels.losses import q_loss
 from warprun.learning.kernels.tile_loss import TileLoss
-from warprun.learning.networks import training
+from warprun.learning.networks import seeded, training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, recall_both, recall_next

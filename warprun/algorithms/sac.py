@@ -11,13 +11,13 @@ from torch import nn
 from warprun.algorithms import acting
 from warprun.algorithms.settings import SACConfig
 from warprun.learning.critics import Critics
-from warprun.learning.descent import Due, Optimized, Taken, Terms, Trained, seeded
+from warprun.learning.descent import Due, Optimized, Taken, Terms, Trained
 from warprun.learning.distributions import squashed
 from warprun.learning.draws import Stream, normals
 from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.kernels.losses import soft_actor, soft_critics, temperature_slope
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss
-from warprun.learning.networks import training
+from warprun.learning.networks import seeded, training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, recall, recall_both, recall_next

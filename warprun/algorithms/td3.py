@@ -10,12 +10,12 @@ import torch
 from warprun.algorithms import acting
 from warprun.algorithms.settings import DDPGConfig, TD3Config
 from warprun.learning.critics import Critics
-from warprun.learning.descent import Due, Terms, Trained, seeded
+from warprun.learning.descent import Due, Terms, Trained
 from warprun.learning.draws import Stream, normals
 from warprun.learning.interfaces import Context, Metrics, own_seed
 from warprun.learning.kernels import losses
 from warprun.learning.kernels.tile_loss import TileLoss
-from warprun.learning.networks import training
+from warprun.learning.networks import seeded, training
 from warprun.learning.off_policy import OffPolicyAgent, OffPolicyLearner
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, recall, recall_next

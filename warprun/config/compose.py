@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -14,6 +15,7 @@ import hydra
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigNode, ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
@@ -49,6 +51,21 @@ PRIMARY = "warprun"
 
 NO_AGENT = "~agent"
 """Override that composes a config without an agent."""
+
+_alone = threading.RLock()
+"""Held by the thread that composes: a process has one Hydra and one store of schemas."""
+
+
+@contextmanager
+def own_hydra() -> Iterator[None]:
+    """Let Hydra compose configs of warprun in this context, one thread at a time, also within a program of Hydra that calls warprun."""
+    with _alone:
+        of_program, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+        try:
+            with hydra.initialize_config_module(CONF, **VERSION_BASE):
+                yield
+        finally:
+            GlobalHydra.instance().hydra = of_program
 
 
 class WarprunSearchPath(SearchPathPlugin):
@@ -251,7 +268,7 @@ def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
     another one."""
     register(overrides)
     given = read(overrides)
-    with explained():
+    with _alone, explained():  # all of it: schemas lack some defaults for a while
         composed = _compose(given)
         refuse_plus(overrides)  # after a key that does not exist
         choices = composed.hydra.runtime.choices
@@ -316,7 +333,7 @@ def _without_defaults(schema: str, names: Sequence[str]) -> Iterator[None]:
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
     register(overrides)
-    with hydra.initialize_config_module(CONF, **VERSION_BASE):
+    with own_hydra():
         return hydra.compose(PRIMARY, list(overrides), return_hydra_config=True)
 
 

@@ -335,8 +335,13 @@ class Threads:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        """Make the pool, also in a forked process, which has a copy of the memory, and of the threads only the one that has forked."""
         # torch keeps the number of OpenMP threads per thread, so every worker has to set it.
-        self.pool = ThreadPoolExecutor(count - 1, "warprun", torch.set_num_threads, (1,)) if count > 1 else None
+        self.pool = ThreadPoolExecutor(self.count - 1, "warprun", torch.set_num_threads, (1,)) if self.count > 1 else None
 
     def share(self, work: Callable[[int, int, int], None], total: int) -> None:
         """Split the items 0 .. `total` - 1 evenly and call `work(begin, end, thread)` on each thread that gets any; wait for all."""

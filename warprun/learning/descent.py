@@ -14,7 +14,6 @@ from warprun.learning.networks import buffers, flatten_parameters
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
 from warprun.learning.settings.off_policy import OffPolicyConfig
 
-N = TypeVar("N", bound=nn.Module)
 N_co = TypeVar("N_co", bound=nn.Module, covariant=True)
 P = ParamSpec("P")
 
@@ -91,13 +90,6 @@ class Trained(Optimized[N_co]):
     def tensors(self) -> dict[str, torch.Tensor]:
         of_target = {f"target_{name}": tensor for name, tensor in buffers(self.target).items()}
         return super().tensors() | {"target": self.target_parameters} | of_target
-
-
-def seeded(seed: int, make: Callable[[], N]) -> N:
-    """Return a network made on the CPU: a seed gives the same initial parameters on every device."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make()
 
 
 class Due(NamedTuple):

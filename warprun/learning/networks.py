@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -18,8 +20,21 @@ from warprun.run_folder import named
 from warprun.spec import Box, GroupSpec
 from warprun.user_code import errors_of_user
 
+N = TypeVar("N", bound=nn.Module)
+
 OWN_NETWORK = "agent.network.module"
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
+
+
+_drawing = threading.Lock()
+"""Held by the thread that draws first weights: torch draws them from the one generator of the process."""
+
+
+def seeded(seed: int, make: Callable[[], N]) -> N:
+    """Return a network made on the CPU: a seed gives the same initial parameters on every device, and whatever other threads make."""
+    with _drawing, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
 
 
 def make_network(observation: Box, outputs: int, config: LayersConfig) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 
 from warprun.kernels.mlp import Network
 from warprun.learning.kernels.layers import for_kernels, policy_layers
-from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters, training
+from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters, seeded, training
 from warprun.learning.normalization import ObservationNormalizer, moments, moments_over_processes
 from warprun.learning.settings.networks import NetworkConfig
 from warprun.learning.slices import Slices
@@ -30,10 +30,7 @@ class ActorCriticPolicy:
     ) -> None:
         self.space = group.action
         self.slices = slices
-        # Made on the CPU whatever the device, so that a seed means the same first parameters everywhere.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.module = StochasticPolicy(group, config).eval()
+        self.module = seeded(seed, lambda: StochasticPolicy(group, config).eval())
         # Rows change what a network keeps, such as running statistics: in the same order for any number of threads.
         self.slices_of_gradient = slices.undivided() if any(True for _ in self.module.buffers()) else slices
         self.network, self.log_std = self.module.network, self.module.log_std

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from warprun.kernels.bound import Call
+from warprun.kernels.bound import SPAN, Call, signature
 from warprun.kernels.fingerprint import is_jitted
 from warprun.kernels.mlp import Inference, Network
 from warprun.kernels.simd import COLUMNS, aligned_zeros
@@ -170,8 +170,7 @@ def _compiled_for(kernel: Callable[..., int], *arguments: object) -> Callable[..
     kernel(*arguments)
     if not is_jitted(kernel):
         return kernel
-    (compiled,) = kernel.overloads.values()
-    entry: Callable[..., int] = compiled.entry_point
+    entry: Callable[..., int] = kernel.overloads[tuple(signature(arguments[SPAN:]))].entry_point
     return entry
 
 

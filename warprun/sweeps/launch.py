@@ -11,10 +11,9 @@ from typing import Any
 import hydra
 from omegaconf import MISSING, OmegaConf
 
-from warprun.config.compose import VERSION_BASE, register, store
+from warprun.config.compose import own_hydra, register, store
 from warprun.config.hydra_errors import explained
 from warprun.config.overrides import read
-from warprun.config.registry import CONF
 from warprun.errors import check_one_of, check_range, require, shown
 
 PRIMARY = "sweep"
@@ -194,7 +193,7 @@ def compose_launch(overrides: Sequence[str]) -> LaunchConfig:
     store("sweep_schema", "", LaunchConfig)
     for name, defaults in LAUNCHERS.items():
         store(f"{name}_schema", "launcher", defaults)
-    with explained(), hydra.initialize_config_module(CONF, **VERSION_BASE):
+    with explained(), own_hydra():
         composed = OmegaConf.to_object(hydra.compose(PRIMARY, read(overrides)))
     assert isinstance(composed, LaunchConfig)
     _check(composed)
