@@ -19,21 +19,25 @@ def python(code: str) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the library is loaded in a thread on Linux only")
-def test_the_library_of_torch_is_loaded_beside_python_and_before_torch_is_imported() -> None:
+def test_the_libraries_of_torch_are_loaded_beside_python_and_before_torch_is_imported() -> None:
     code = """
 import sys, threading
+import warprun.cli.main
 from warprun.cli.process import begin_to_load_torch
 begin_to_load_torch()
 (thread,) = (thread for thread in threading.enumerate() if thread.name == "warprun-torch")
 rounds = 0
 while thread.is_alive():
     rounds += 1
-loaded = "libtorch_cpu" in open("/proc/self/maps").read()
-imported = "torch" in sys.modules
+loaded = all(f"libtorch_{name}.so" in open("/proc/self/maps").read() for name in ("cpu", "python"))
+imported, before = "torch" in sys.modules, set(sys.modules)
+from warprun.cli.train import compose
+compose(["env=cartpole", "n_envs=10", "device=cpu"])
+waited = [each for each in set(sys.modules) - before if str(getattr(sys.modules[each], "__file__", "")).endswith(".so")]
 import torch
-print(rounds > 10_000, loaded, imported, float(torch.ones(3).sum()))
+print(rounds > 10_000, loaded, imported, waited, float(torch.ones(3).sum()))
 """
-    assert python(code) == "True True False 3.0"
+    assert python(code) == "True True False [] 3.0"
 
 
 def test_an_update_does_not_import_the_compiler_of_torch() -> None:

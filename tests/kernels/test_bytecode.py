@@ -28,7 +28,6 @@ def test_instructions_are_those_of_the_disassembler(module: ModuleType) -> None:
         of_python = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG")]
         assert [each[:2] for each in own] == [(step.opname, step.arg or 0) for step in of_python]
         for (name, _, value), step in zip(own, of_python, strict=True):
-            if name == "LOAD_DEREF" or (
-                dis.opmap[name] in (*dis.hasname, *dis.hasconst) and name != "KW_NAMES"
-            ):  # which `dis` does not know
+            # Of the names of arguments in a call `dis` knows the number only.
+            if name == "LOAD_DEREF" or (dis.opmap[name] in (*dis.hasname, *dis.hasconst) and name != "KW_NAMES"):
                 assert repr(value) == repr(step.argval)

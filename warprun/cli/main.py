@@ -116,9 +116,9 @@ def train(arguments: list[str]) -> int:
     shown_by = [flag for flag in flags if flag not in MULTIRUN_FLAGS]
     if flags == shown_by and not any(override.startswith("population=") for override in overrides):
         if not flags:
+            begin_to_load_torch()
             from warprun.cli.train import train_one
 
-            begin_to_load_torch()
             return train_one(overrides)
         from warprun.cli.show import show
 

@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,8 @@ from warprun.user_code import place_of
 
 DONE, FAILED, USER_ERROR, NO_READER = 0, 1, 2, 141
 """Exit codes; NO_READER is 128 plus the number of SIGPIPE. Other signals have codes like it, see `warprun.runs.signals`."""
+LOADED_BEFORE = ("decimal", "subprocess", "unicodedata", "uuid", "yaml")
+"""Modules that reading a config imports, with parts in C: the operating system loads one library at a time, so these would wait for torch."""
 
 
 class Outcome(NamedTuple):
@@ -84,11 +87,13 @@ def _failed(message: str, code: int, hint: str = "") -> Outcome:
 
 
 def begin_to_load_torch() -> None:
-    """Load the library of torch in a thread, while this one reads the config: 0.2 s, without the lock of Python (GIL)."""
+    """Load the libraries of torch in a thread, while this one reads the config: 0.3 s, without the lock of Python (GIL)."""
     found = find_spec("torch")
     if found and found.origin:
-        library = Path(found.origin).with_name("lib") / "libtorch_cpu.so"
+        library = Path(found.origin).with_name("lib") / "libtorch_python.so"  # which depends on all others that an import loads
         if library.exists():
+            for name in LOADED_BEFORE:
+                import_module(name)
             # Not a daemon: the process must not end while a library is being loaded.
             threading.Thread(target=_load, args=(library,), name="warprun-torch").start()
 
