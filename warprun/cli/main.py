@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from warprun.cli.from_hydra import CONFIG_DIR, CONFIG_NAME, config_dir_taken, translated
-from warprun.cli.process import DONE, attempt, begin_to_load_torch
+from warprun.cli.loading import begin_to_load_torch
+from warprun.cli.process import DONE, attempt
 from warprun.cli.streams import close_streams
 from warprun.config.registry import check_working_folder, config_dir, configs_from, options
 from warprun.errors import UserError, nearest, require, shown, typed
