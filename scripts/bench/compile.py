@@ -146,17 +146,18 @@ def install() -> None:
 
 def inside(arguments: list[str]) -> int:
     """Run warprun with `arguments`, and note when the first update has ended."""
+    from warprun.cli import loading
     from warprun.cli.main import main
     from warprun.kernels import ahead
 
     here = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import compile as notes; sys.path.pop(0)\n"
     ahead.PROGRAM = here + ahead.PROGRAM.replace("\nserve(*given)", "\nnotes.install()\nserve(*given)")
 
-    expect = ahead.expect
+    import_torch = loading.import_torch
 
-    def then_install(*given: Any) -> None:
+    def then_install() -> None:
         """Import what is watched no earlier than a command without a watch does."""
-        expect(*given)
+        import_torch()
         install()
         from warprun.runs.run import Run
 
@@ -170,7 +171,7 @@ def inside(arguments: list[str]) -> int:
 
         Run._iterate = first  # type: ignore[method-assign]
 
-    ahead.expect = then_install
+    loading.import_torch = then_install
     sys.argv = ["warprun", *arguments]
     return main()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.words import words
-from warprun.cli.process import uncollected
+from warprun.cli.loading import WITH_META_KERNELS, uncollected
 from warprun.learning import settings
 
 
@@ -19,30 +19,53 @@ def python(code: str) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the library is loaded in a thread on Linux only")
-def test_the_library_of_torch_is_loaded_beside_python_and_before_torch_is_imported() -> None:
+def test_the_libraries_of_torch_are_loaded_beside_python_and_before_torch_is_imported() -> None:
     code = """
 import sys, threading
-from warprun.cli.process import begin_to_load_torch
+import warprun.cli.main
+from warprun.cli.loading import begin_to_load_torch
 begin_to_load_torch()
 (thread,) = (thread for thread in threading.enumerate() if thread.name == "warprun-torch")
 rounds = 0
 while thread.is_alive():
     rounds += 1
-loaded = "libtorch_cpu" in open("/proc/self/maps").read()
-imported = "torch" in sys.modules
+loaded = all(f"libtorch_{name}.so" in open("/proc/self/maps").read() for name in ("cpu", "python"))
+imported, before = "torch" in sys.modules, set(sys.modules)
+from warprun.cli.train import compose
+compose(["env=cartpole", "n_envs=10", "device=cpu"])
+waited = [each for each in set(sys.modules) - before if str(getattr(sys.modules[each], "__file__", "")).endswith(".so")]
 import torch
-print(rounds > 10_000, loaded, imported, float(torch.ones(3).sum()))
+print(rounds > 10_000, loaded, imported, waited, float(torch.ones(3).sum()))
 """
-    assert python(code) == "True True False 3.0"
+    assert python(code) == "True True False [] 3.0"
 
 
-def test_an_update_does_not_import_the_compiler_of_torch() -> None:
+def test_a_run_imports_neither_the_compiler_of_torch_nor_kernels_for_tensors_without_memory() -> None:
     code = """
-import sys, torch
-from warprun.kernels.repeat import Recording
-print(Recording(lambda: torch.ones(3) + 1).torch_computes, "torch._dynamo" in sys.modules)
+import sys
+from warprun.cli import main, train
+def run(asked):
+    import warprun.runs.train
+    from warprun.kernels.repeat import Recording
+    print(Recording(lambda: sys.modules["torch"].ones(3) + 1).torch_computes, {"torch._dynamo", "torch._decomp"} & set(sys.modules))
+train._run = run
+main.run(["env=cartpole", "n_envs=8"])
 """
-    assert python(code) == "True False"
+    assert python(code) == "True set()"
+
+
+@pytest.mark.by_default(1)
+@pytest.mark.parametrize("module", WITH_META_KERNELS[::-1])
+def test_what_a_run_does_not_import_of_torch_can_be_imported(module: str) -> None:
+    code = f"""
+from warprun.cli.loading import import_torch
+import_torch()
+import torch
+import {module}
+rows, weights = torch.zeros(2, 3, dtype=torch.long, device="meta"), torch.zeros(4, 5, device="meta")
+print({module}.__spec__.origin == {module}.__file__, list(torch.nn.functional.embedding_bag(rows, weights).shape))
+"""
+    assert python(code) == "True [2, 5]"
 
 
 def test_collections_go_on_after_a_failed_import() -> None:

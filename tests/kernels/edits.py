@@ -104,6 +104,9 @@ CHANGES = {
         "(b, a):\n    return b - a",
         (3.0, -3.0),
     ),
+    "the names of arguments in a call": one(
+        f"def force(a, b):\n    return a - b\n{STEP}force(a=x, b=1.0)\n", "a=x, b=1.0", "b=x, a=1.0", (3.0, -3.0)
+    ),
     "the code of a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT, "2.0", "3.0", (8.0, 12.0)),
     "an option of a helper that is decorated": two(f"from helper import force\n{STEP}force(x)\n", NJIT, "@njit", "@njit(fastmath=True)"),
     "a tuple in a closure": one(FACTORY.format(head="", name="g", body="x * g[0]", value="(2.0, 1)"), "2.0", "3.0"),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from warprun.cli.process import Outcome, attempt, begin_to_load_torch
+from warprun.cli.loading import begin_to_load_torch
+from warprun.cli.process import Outcome, attempt
 from warprun.cli.settings import read_settings, whole_number
 from warprun.cli.train import train_one
 from warprun.config.compositions import Compositions

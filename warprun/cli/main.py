@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from warprun.cli.from_hydra import CONFIG_DIR, CONFIG_NAME, config_dir_taken, translated
-from warprun.cli.process import DONE, attempt, begin_to_load_torch
+from warprun.cli.loading import begin_to_load_torch
+from warprun.cli.process import DONE, attempt
 from warprun.cli.streams import close_streams
 from warprun.config.registry import check_working_folder, config_dir, configs_from, options
 from warprun.errors import UserError, nearest, require, shown, typed
@@ -116,9 +117,9 @@ def train(arguments: list[str]) -> int:
     shown_by = [flag for flag in flags if flag not in MULTIRUN_FLAGS]
     if flags == shown_by and not any(override.startswith("population=") for override in overrides):
         if not flags:
+            begin_to_load_torch()
             from warprun.cli.train import train_one
 
-            begin_to_load_torch()
             return train_one(overrides)
         from warprun.cli.show import show
 

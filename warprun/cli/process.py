@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import gc
 import os
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from warprun.errors import MOST_PRINTED, OtherRankError, TrainingFailed, UserError, printable, shown
@@ -81,33 +76,3 @@ def attempt(command: Callable[[], int]) -> Outcome:
 
 def _failed(message: str, code: int, hint: str = "") -> Outcome:
     return Outcome(code, message, traceback.format_exc(), hint)
-
-
-def begin_to_load_torch() -> None:
-    """Load the library of torch in a thread, while this one reads the config: 0.2 s, without the lock of Python (GIL)."""
-    found = find_spec("torch")
-    if found and found.origin:
-        library = Path(found.origin).with_name("lib") / "libtorch_cpu.so"
-        if library.exists():
-            # Not a daemon: the process must not end while a library is being loaded.
-            threading.Thread(target=_load, args=(library,), name="warprun-torch").start()
-
-
-def _load(library: Path) -> None:
-    # `ctypes.CDLL(library)` holds the lock of Python meanwhile, a call of a function of C does not. The import of torch meets the same
-    # error, if there is one, and says more about it.
-    with suppress(AttributeError):
-        ctypes.CDLL(None).dlopen(os.fsencode(library), os.RTLD_NOW)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Do not look for reference cycles within the block, and never among the objects that it leaves: those of imports stay."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if enabled:
-            gc.enable()

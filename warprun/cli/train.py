@@ -14,7 +14,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from warprun.algorithms import AGENTS
 from warprun.cli.from_hydra import translated
-from warprun.cli.process import DONE, uncollected
+from warprun.cli.loading import import_torch, uncollected
+from warprun.cli.process import DONE
 from warprun.config import environment_copy
 from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
@@ -67,6 +68,7 @@ def train_one(overrides: list[str], compose: Compose = compose) -> int:
             from warprun.parallel.launch import start
 
             return start(config, overrides)
+        import_torch()
         result = _run(asked)
     except RunHasEndedError as error:
         if "resume=auto" not in overrides:

@@ -23,13 +23,13 @@ from numba.core.types.misc import unliteral
 from warprun.environment import KernelFunction
 from warprun.errors import UserError
 from warprun.kernels import compilers, integers, kept, pieces, thrift
+from warprun.kernels.bytecode import chains
 from warprun.kernels.cache import cache_root, module_name, notice, scratch, without_comments, write_source
 from warprun.kernels.fingerprint import (
     MISSING,
     Dispatcher,
     Fingerprints,
     Unhashable,
-    chains,
     closed_over,
     fingerprint,
     follow,

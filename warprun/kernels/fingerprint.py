@@ -23,11 +23,10 @@ import sys
 import sysconfig
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard, cast
 from weakref import WeakKeyDictionary
 
 import numba
@@ -36,6 +35,7 @@ from numba.core.compiler import Compiler
 
 from warprun.environment import KernelFunction
 from warprun.kernels import compilers, lane_cut, lane_regions, lane_values, lanes, moved, simd, vectors, warp, warp_values, warp_writer
+from warprun.kernels.bytecode import Chain, chains, instructions
 from warprun.kernels.cache import text_of
 from warprun.user_code import ISOLATED
 
@@ -63,16 +63,6 @@ class Unhashable(Exception):
         super().__init__(what)
         self.found = found
         """Whether the message names the place."""
-
-
-@dataclass(frozen=True)
-class Chain:
-    """A name that code reads, with the attributes that follow it, as in `lab.constants.G`."""
-
-    name: str
-    attributes: tuple[str, ...]
-    closure: bool
-    """Whether the name is a closure variable; else it is a global."""
 
 
 class Dispatcher(Protocol):
@@ -285,23 +275,17 @@ def _settings() -> Content:
 
 
 @cache
-def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
-    """Return the instructions of bytecode, without inline caches and with whole arguments."""
-    return tuple(step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG"))
-
-
-@cache
 def code_content(code: CodeType) -> bytes:
     """Return the hash of bytecode without line numbers, annotations, docstring and unused constants. Raises Unhashable."""
-    instructions = []
-    for step in _instructions(code):
-        if step.opname in ("IMPORT_NAME", "IMPORT_FROM"):
-            raise Unhashable(f"{_place(code)}: it imports {step.argval}", found=True)
-        if step.opname not in ("RESUME", "NOP"):
-            name = step.argval if step.opcode in dis.hasname else step.arg
-            instructions.append((step.opname, _constant(step.argval) if step.opcode in dis.hasconst else name))
+    content: list[tuple[str, Content]] = []
+    for name, argument, value in instructions(code):
+        if name in ("IMPORT_NAME", "IMPORT_FROM"):
+            raise Unhashable(f"{_place(code)}: it imports {value}", found=True)
+        if name not in ("RESUME", "NOP"):
+            number = dis.opmap[name]
+            content.append((name, _constant(value) if number in dis.hasconst else cast(str, value) if number in dis.hasname else argument))
     arguments = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
-    return _digest((instructions, arguments, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_exceptiontable))
+    return _digest((content, arguments, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_exceptiontable))
 
 
 def _constant(value: object) -> Content:
@@ -312,27 +296,6 @@ def _constant(value: object) -> Content:
     if isinstance(value, tuple):
         return "tuple", tuple(_constant(each) for each in value)
     return type(value).__name__, struct.pack("<2d", value.real, value.imag) if isinstance(value, float | complex) else repr(value)
-
-
-@cache
-def chains(code: CodeType) -> tuple[Chain, ...]:
-    """Return the distinct globals and closure variables that code, and functions nested in it, read, in order."""
-    found: dict[Chain, None] = {}
-    name, closure = "", False
-    attributes: tuple[str, ...] = ()
-    for step in [*_instructions(code), None]:
-        if step is not None and name and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            attributes = (*attributes, step.argval)
-            continue
-        if name:
-            found[Chain(name, attributes, closure)] = None
-        name, attributes = "", ()
-        if step is not None and step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-            name, closure = step.argval, step.opname == "LOAD_DEREF"
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            found |= dict.fromkeys(chains(constant))
-    return tuple(found)
 
 
 def closed_over(function: KernelFunction) -> dict[str, object]:

@@ -32,13 +32,13 @@ from numba.core.environment import Environment
 from numba.core.errors import NumbaError
 
 from warprun.environment import KernelFunction
+from warprun.kernels.bytecode import chains
 from warprun.kernels.cache import KernelFiles, cache_root, text_of
 from warprun.kernels.compilers import LinkedLibrary, Tiles
 from warprun.kernels.fingerprint import (
     Dispatcher,
     Fingerprints,
     Unhashable,
-    chains,
     closed_over,
     code_content,
     fingerprint,

@@ -1,0 +1,90 @@
+"""A shorter start of a command: libraries of torch are loaded while settings are read, and it is imported without what no run needs."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+LOADED_BEFORE = ("decimal", "subprocess", "unicodedata", "uuid", "yaml")
+"""Modules with parts in C that reading a config imports: only one library is loaded at a time, so these would wait for those of torch."""
+META_KERNELS = "torch._meta_registrations"
+"""The module of torch's kernels for tensors without memory (`device="meta"`) that are written in Python."""
+WITH_META_KERNELS = ("torch._decomp", "torch._dynamo", "torch._prims", "torch._refs")
+"""Modules, such as the compiler of torch, that can be imported after that one only."""
+
+
+def begin_to_load_torch() -> None:
+    """Load the libraries of torch in a thread, while this one reads the config: 0.3 s, without the lock of Python (GIL)."""
+    found = find_spec("torch")
+    if found and found.origin:
+        library = Path(found.origin).with_name("lib") / "libtorch_python.so"  # which depends on all others that an import loads
+        if library.exists():
+            for name in LOADED_BEFORE:
+                import_module(name)
+            # Not a daemon: the process must not end while a library is being loaded.
+            threading.Thread(target=_load, args=(library,), name="warprun-torch").start()
+
+
+def _load(library: Path) -> None:
+    # `ctypes.CDLL(library)` holds the lock of Python meanwhile, a call of a function of C does not. The import of torch meets the same
+    # error, if there is one, and says more about it.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).dlopen(os.fsencode(library), os.RTLD_NOW)
+
+
+def import_torch() -> None:
+    """Import torch without `META_KERNELS`, which take a quarter of its time. What builds on them still imports them."""
+    if "torch" in sys.modules:
+        return
+    with uncollected():
+        sys.modules[META_KERNELS] = ModuleType(META_KERNELS)
+        try:
+            import_module("torch")
+        finally:
+            del sys.modules[META_KERNELS]
+    sys.meta_path.insert(0, _MetaKernels())
+
+
+class _MetaKernels(MetaPathFinder, Loader):
+    """Imports `META_KERNELS` before the first of `WITH_META_KERNELS`, which may come with them; it is not imported twice then."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in WITH_META_KERNELS:
+            return None
+        sys.meta_path.remove(self)
+        import_module(META_KERNELS)
+        if name not in sys.modules:
+            return find_spec(name)
+        module = sys.modules[name]
+        self._own, module.__spec__ = module.__spec__, spec_from_loader(name, self)
+        return module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Do not look for reference cycles within the block, and never among the objects that it leaves: those of imports stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()
