@@ -228,14 +228,14 @@ def infer_by(take_step):
         together = COLUMNS // width
         n_logits = network.value_row - network.policy_row
         rows, values = obs.reshape(lanes, n_actors * features), value.reshape(lanes, n_actors)
+        memory = inference.blocks[thread].reshape(inference.blocks.shape[1] * network.rows * COLUMNS)
+        ahead = memory[:0]
+        if kept.size > 0:
+            memory = kept.reshape(kept.size)[(tile * kept.shape[1] * COLUMNS + t * width) * network.rows :]
+            ahead = memory[network.rows * width : 2 * network.rows * width]
         for begin in range(0, n_actors, together):
-            actors = min(together, n_actors - begin)
-            memory = inference.blocks[thread, min(begin // together, inference.blocks.shape[1] - 1)]
-            ahead = memory[:0]
-            if kept.size > 0:
-                memory = kept.reshape(kept.size)[(tile * kept.shape[1] * COLUMNS + t * width) * network.rows :]
-                ahead = memory[network.rows * width : 2 * network.rows * width]
-            part = memory[: network.rows * actors * width].reshape(network.rows, actors * width)
+            actors, at = min(together, n_actors - begin), begin // together * network.rows * COLUMNS if network.carry.size > 0 else 0
+            part = memory[at : at + network.rows * actors * width].reshape(network.rows, actors * width)
             for a in range(actors):
                 for f in range(features):
                     # Views that begin at 0: LLVM vectorises only if it knows that no index is negative.

@@ -11,6 +11,7 @@ from tests.simulation.rollouts import CASES, make
 from warprun.environment import Environment
 from warprun.learning.kernels.cpu.acting import CpuActing
 from warprun.learning.kernels.cpu.returns import CpuReturns
+from warprun.learning.settings.agent import OptimizerConfig
 from warprun.learning.settings.networks import NetworkConfig
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.trajectory import Trajectory
@@ -27,13 +28,15 @@ class Case:
     groups: dict[str, Any] = field(default_factory=dict)
     staggered: bool = False
     greedy: bool = False
+    algorithm: str = "a2c"
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def made(self) -> Environment:
         return replace(CASES[self.environment].environment, time_limit=6)
 
     def agent(self, fused: bool, threads: int = 2) -> Any:
-        settings: dict[str, Any] = {"network": self.network, "groups": self.groups, "normalize_obs": True}
-        agent = build("a2c", self.made(), n_envs=self.n_envs, threads=threads, fused=fused, **settings)
+        settings: dict[str, Any] = {"network": self.network, "groups": self.groups, "normalize_obs": True, **self.settings}
+        agent = build(self.algorithm, self.made(), n_envs=self.n_envs, threads=threads, fused=fused, **settings)
         for learner in agent.learners:
             generator, policy = torch.Generator().manual_seed(1), learner.policy
             policy.normalizer.shift.copy_(0.1 * torch.randn(policy.normalizer.shift.shape, generator=generator))
@@ -102,6 +105,22 @@ def test_rollouts_are_those_of_torch(policy: str) -> None:
 def test_steps_between_kernels_are_those_of_a_kernel() -> None:
     agent = POLICIES["a choice"].agent(True)
     assert isinstance(agent.learners[0].operations.remember.__self__, CpuActing)
+
+
+@pytest.mark.parametrize("settings", [{"minibatches": 2, "epochs": 2}, {"minibatches": 2, "epochs": 1, "advantage": "vtrace"}])
+def test_updates_are_those_of_torch(settings: dict[str, Any]) -> None:
+    """With rewards and observations normalised; eps is large, since Adam takes a step of full size on a gradient of mere rounding."""
+    case = replace(POLICIES["a choice"], algorithm="ppo", settings={**settings, "optimizer": OptimizerConfig(eps=1.0)})
+    agents = [case.agent(fused) for fused in (False, True)]
+    engines = [case.engine(agent, fused) for fused, agent in enumerate(agents)]
+    for _ in range(3):
+        for agent, engine in zip(agents, engines, strict=True):
+            shown = agent.update(engine.collect(agent.act), 0.0)
+        assert shown["loss/grad_norm"] > 0.0
+    state = agents[0].state()
+    for name, tensor in agents[1].state().items():
+        torch.testing.assert_close(tensor, state[name], rtol=1e-4, atol=1e-5, msg=name)
+    assert (agents[0].learners[0].policy.parameters - case.agent(False).learners[0].policy.parameters).abs().max() > 1e-3
 
 
 def rollouts(case: Case, threads: int = 2, **options: Any) -> list[torch.Tensor]:
