@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 def plan_for(config: Any, spec: Spec, device: torch.device = CPU, *, fused: bool = False, captured: bool = False) -> Plan:
     """Return a plan by which kernels compute what they can (`fused`), or torch everything."""
-    fusion = config.fusion(spec)
+    fusion = config.fusion(spec) if device.type == "cpu" else config.fusion(spec).on_gpu()
     by_kernels = fused and fusion.network_rows is not None
     networks = Choice("kernels" if by_kernels else "torch", "a test")
     gradients = Choice("kernels" if by_kernels and not fusion.why_not else "torch", "a test")

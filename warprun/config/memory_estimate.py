@@ -13,6 +13,7 @@ from warprun.config.schema import Config, load_environment
 from warprun.environment import Environment
 from warprun.errors import UserError
 from warprun.kernels.driver import available_memory, cuda_memory, why_no_cuda
+from warprun.learning.settings.agent import group_config
 from warprun.learning.settings.byte_counts import COLUMNS, RunSizes, working_memory
 from warprun.processes import usable_cores
 from warprun.simulation.arrays import ArrayPlan, rollout_bytes
@@ -68,16 +69,18 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
     threads = config.concurrency.threads or usable_cores()
     plan = make_plan(config, environment, "cuda" if on_gpu else "cpu")
     by_kernels = plan.networks.by == "kernels", plan.gradients.by == "kernels"
-    sizes = RunSizes(config.n_envs, threads, *by_kernels, plan.keeps, on_gpu, plan.recurrent.by == "kernels" and not on_gpu)
+    sizes = RunSizes(config.n_envs, threads, *by_kernels, plan.keeps, on_gpu)
     of_agent = agent.memory(spec, sizes)
     limit = spec.time_limit or config.eval.max_steps
     steps = min(EVALUATION_STEPS, limit)
     episodes = [config.eval.episodes, config.eval.episodes_at_end]
     evaluation = sum(simulator_bytes(config, environment, on_gpu, evaluation_envs(config, environment, count), steps) for count in episodes)
     trajectory = simulator_bytes(config, environment, on_gpu, config.n_envs, agent.horizon)
-    if plan.fused and not on_gpu:
+    if plan.fused and isinstance(environment, Environment) and not on_gpu:
         rows = agent.fusion(spec).network_rows or {}
-        inference = threads * sum((rows[group.name] + group.action.outputs) * COLUMNS * 4 for group in spec.groups)
+        together = COLUMNS // target_for(environment, "cpu").lanes(environment)  # actors of a block of their own where they remember
+        blocks = {g.name: -(-g.size // together) if group_config(agent, g.name).network.remembers else 1 for g in spec.groups}
+        inference = threads * sum((rows[g.name] * blocks[g.name] + g.action.outputs) * COLUMNS * 4 for g in spec.groups)
         trajectory, evaluation = trajectory + inference, evaluation + 2 * inference
     counted = steps * max(evaluation_envs(config, environment, count) for count in episodes)
     phases = [*of_agent.phases, [counted, 8 * counted, 8 * counted, 8 * counted, counted]]

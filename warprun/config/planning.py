@@ -24,6 +24,7 @@ def make_plan(config: Config, environment: Defined, device: DeviceKind) -> Plan:
         why = "it has no time limit" if of_kernels else "it is not made of kernel functions"
         raise UserError(f"agent.staggered=true: warprun does not cut off episodes of env={config.env.name}: {why}; leave it out")
     on_gpu, fusion = device == "cuda", config.agent.fusion(environment.spec)
+    fusion = fusion if device == "cpu" else fusion.on_gpu()
     too_wide = "has more rows than the shared memory of a GPU's blocks holds"
     if device != "cpu":
         from warprun.simulation import cuda_layers  # imports torch

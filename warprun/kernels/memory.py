@@ -9,8 +9,8 @@ and `bias` are the offsets of what its inputs are multiplied by, [G U, n_in] and
     past     U: outputs of the step before, zeros where an episode begins
     gates    BLOCKS U, as in `warprun.kernels.recurrent`
 
-Columns are sequences. The blocks of all their steps lie side by side, [step, row, column], behind a block for the step before the first
-one, of which only outputs and cells count.
+Columns are sequences. For a gradient the blocks of all their steps lie side by side, [step, row, column], behind a block for the step
+before the first one, of which only outputs and cells count. A rollout has one block, in which each step takes the place of the one before.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from warprun.kernels.mlp import backward, forward
+from warprun.kernels.mlp import Memory, Network, backward, forward, normalize, width_of
 from warprun.kernels.recurrent import BLOCKS, gru_gate_slopes, gru_gates, lstm_gate_slopes, lstm_gates
-from warprun.kernels.simd import add_product, add_row_sums, multiply, outer
+from warprun.kernels.simd import COLUMNS, add_product, add_row_sums, aligned_zeros, multiply, outer
 
 LSTM, GRU = 3, 4
 """Recurrent layers, beside the activations of `warprun.kernels.mlp`."""
@@ -40,6 +40,13 @@ def rows_of(kind: int, units: int) -> int:
 def cells(layers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the recurrent layers of a table."""
     return layers[layers[:, 6] >= LSTM]
+
+
+def memory_of(network: Network, threads: int, parts: int) -> Memory:
+    """Return the memory of so many threads for steps of a network, each with so many blocks."""
+    units = cells(network.layers)[:, 3]
+    sizes = (BLOCKS * int(units.sum()), COLUMNS, parts * COLUMNS, int(units.max()) * COLUMNS) if len(units) else (0, 0, 0, 0)
+    return Memory(*(aligned_zeros(threads, size) for size in sizes))
 
 
 def states_of(kind):
@@ -73,10 +80,128 @@ def recall(given, keep, into):
             row[c] = remembered if keep[c] != float32(0.0) else float32(0.0)
 
 
+def load_carry(network, given, block, c):
+    """Write what a column remembers, `given` [C] (`mlp.Carry`), to column `c` of a block."""
+    cell = 0
+    for n in range(network.layers.shape[0]):
+        if network.layers[n, 6] >= LSTM:
+            first, at = network.layers[n, 5], network.carry.places[cell]
+            for m in range(states_of(network.layers[n, 6]) * network.layers[n, 3]):
+                block[first + m, c] = given[at + m]
+            cell += 1
+
+
+def store_carry(network, block, c, age, into):
+    """Write what column `c` of a block remembers to `into` [C]; `age`: steps since all was forgotten, if `Carry.sequence` limits them."""
+    cell = 0
+    for n in range(network.layers.shape[0]):
+        if network.layers[n, 6] >= LSTM:
+            first, at = network.layers[n, 5], network.carry.places[cell]
+            for m in range(states_of(network.layers[n, 6]) * network.layers[n, 3]):
+                into[at + m] = block[first + m, c]
+            cell += 1
+    for place in network.carry.ages:
+        into[place] = age
+
+
+def forget_old(carry, keep, ages):
+    """Set `keep` to 0 where all is forgotten after so many steps, and count the steps, both [column]."""
+    if carry.sequence > 0:
+        for c in range(keep.size):
+            keep[c] = keep[c] if ages[c] < carry.sequence else float32(0.0)
+            ages[c] = ages[c] * keep[c] + float32(1.0)
+
+
+def step_after(network, block, carries, begin, count, memory, thread):
+    """Compute the observations in `count` columns of a block, after the carries [C] in rows `begin` and following of `carries`."""
+    columns = block.shape[1]
+    keep, ages = memory.keep[thread][:columns], memory.ages[thread][:columns]
+    add_biases(network.parameters, network.layers, memory.biases[thread])
+    for c in range(columns):
+        keep[c] = float32(1.0) if c < count else float32(0.0)
+        ages[c] = float32(0.0)
+    for c in range(count):
+        load_carry(network, carries[begin + c], block, c)
+        if network.carry.sequence > 0:
+            ages[c] = carries[begin + c, network.carry.ages[0]]
+    forget_old(network.carry, keep, ages)
+    normalize(network, block)
+    step_forward(network.parameters, network.layers, memory.biases[thread], block, block, keep, memory.work[thread])
+
+
+def begin_tile(inference, thread, first, n_actors, terminated, truncated):
+    """Write what the actors of a tile remember to their blocks, and to `Inference.first`: nothing where the last step ended an episode.
+
+    `terminated`, `truncated` [lane] are those of the last step of the rollout before, `first` is the tile's first environment.
+    """
+    network, memory = inference.network, inference.memory
+    add_biases(network.parameters, network.layers, memory.biases[thread])
+    lanes, ages = terminated.size, memory.ages[thread]
+    width = width_of(lanes)
+    together, last = COLUMNS // width, inference.after.shape[0] - 1
+    for m in range(ages.size):
+        ages[m] = float32(0.0)
+    for begin in range(0, n_actors, together):
+        flat = inference.blocks[thread, begin // together]
+        for m in range(flat.size):
+            flat[m] = float32(0.0)
+        actors = min(together, n_actors - begin)
+        block = flat[: network.rows * actors * width].reshape(network.rows, actors * width)
+        for a in range(actors):
+            for lane in range(lanes):
+                row = (first + lane) * n_actors + begin + a
+                given, into = inference.after[last, row], inference.first[row]
+                over = terminated[lane] | truncated[lane]
+                for m in range(into.size):
+                    into[m] = float32(0.0) if over else given[m]
+                load_carry(network, into, block, a * width + lane)
+                if network.carry.sequence > 0:
+                    ages[begin // together * COLUMNS + a * width + lane] = into[network.carry.ages[0]]
+
+
+def end_tile(inference, thread, first, lanes, n_actors):
+    """Write what the actors of a tile remember after a rollout to `Inference.after`."""
+    network, ages = inference.network, inference.memory.ages[thread]
+    width = width_of(lanes)
+    together, last = COLUMNS // width, inference.after.shape[0] - 1
+    for begin in range(0, n_actors, together):
+        actors, number = min(together, n_actors - begin), begin // together
+        block = inference.blocks[thread, number][: network.rows * actors * width].reshape(network.rows, actors * width)
+        for a in range(actors):
+            for lane in range(lanes):
+                c = a * width + lane
+                store_carry(network, block, c, ages[number * COLUMNS + c], inference.after[last, (first + lane) * n_actors + begin + a])
+
+
+def with_memory(inference, thread, t, n_actors, begin, block, ahead, ends):
+    """Compute a part of the actors from their observations and what they remember, see `mlp.infer`.
+
+    `ends`: `terminated` and `truncated` [lane] of the step before, if `t` is not 0, and the tile's first environment.
+    """
+    terminated, truncated, first = ends
+    network, memory, columns = inference.network, inference.memory, block.shape[1]
+    width = width_of(terminated.size)
+    at = begin // (COLUMNS // width) * COLUMNS
+    keep, ages = memory.keep[thread][:columns], memory.ages[thread][at : at + columns]
+    for c in range(columns):
+        keep[c] = float32(1.0)
+    if t > 0:
+        for lane in range(terminated.size):
+            if terminated[lane] | truncated[lane]:
+                for a in range(columns // width):
+                    c = a * width + lane
+                    keep[c] = float32(0.0)
+                    if truncated[lane]:
+                        store_carry(network, block, c, ages[c], inference.after[t - 1, (first + lane) * n_actors + begin + a])
+    forget_old(network.carry, keep, ages)
+    normalize(network, block)
+    step_forward(network.parameters, network.layers, memory.biases[thread], block, block, keep, memory.work[thread])
+
+
 def step_forward(parameters, layers, biases, before, block, keep, work):
     """Compute all layers of a step from the observations in the first rows of `block` [rows, columns]; `before`: the block before it.
 
-    `keep` [columns] is 0 where an episode begins, else 1; `work` is memory for the widest layer, [units * columns].
+    Both may be the same. `keep` [columns] is 0 where an episode begins, else 1; `work` is memory for the widest layer, [units * columns].
     """
     columns, at = block.shape[1], 0
     flat, past = block.reshape(block.size), before.reshape(before.size)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warprun.kernels.made import made
 from warprun.kernels.simd import COLUMNS, add_row_sums, multiply, outer
 from warprun.kernels.vectors import NARROW
 from warprun.math import tanh
@@ -39,6 +40,21 @@ class Layer(NamedTuple):
     """LINEAR, TANH or RELU."""
 
 
+class Carry(NamedTuple):
+    """The numbers that a network remembers of an episode, in the order of `learning.recurrent.Recurrent`."""
+
+    size: int
+    """0: the network has no memory."""
+    places: NDArray[np.int64]
+    """[cell]: the first number of each recurrent layer."""
+    ages: NDArray[np.int64]
+    """Numbers that count the steps since all was forgotten, if it is after `sequence` steps; else [0]."""
+    sequence: int
+
+
+NO_CARRY = Carry(0, np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+
+
 class Network(NamedTuple):
     """A network as kernels take it."""
 
@@ -57,6 +73,7 @@ class Network(NamedTuple):
     """[F] of the observations, or [0] if they are not normalised."""
     scale: NDArray[np.float32]
     """[F] or [0]: 1 / standard deviation."""
+    carry: Carry = NO_CARRY
 
 
 def layers_of(network: Network) -> list[Layer]:
@@ -64,16 +81,35 @@ def layers_of(network: Network) -> list[Layer]:
     return [Layer(*(int(n) for n in row)) for row in network.layers]
 
 
+class Memory(NamedTuple):
+    """Memory of the threads for networks with memory, [thread, ...] float32 each; [thread, 0] without."""
+
+    biases: np.ndarray
+    """What the sums of recurrent layers begin with."""
+    keep: np.ndarray
+    """[thread, COLUMNS]: 0 where an episode begins with this step, else 1."""
+    ages: np.ndarray
+    """[thread, part * COLUMNS]: steps since all was forgotten (`Carry.ages`)."""
+    work: np.ndarray
+    """Of the widest layer, see `kernels.memory.step_forward`."""
+
+
 class Inference(NamedTuple):
     """The arguments with which a rollout kernel computes the network of one group."""
 
     network: Network
     blocks: np.ndarray
-    """[thread, row, COLUMNS] float32: memory for activations."""
+    """[thread, part, row * COLUMNS] float32: memory for activations. Actors that are computed together are a part; without memory all parts
+    have the same block, else the block of a part also has what its actors remember."""
     logits: np.ndarray
     """[thread, P, actor, lane] float32: policy outputs of a tile."""
     kept: np.ndarray
     """[tile, step, row, COLUMNS] float32: the activations of a whole rollout (`Trajectory.activations`), or [0, 0, 0, 0]."""
+    first: np.ndarray
+    """[environment * actor, C] float32: what actors remember before a rollout; C = 0 without memory."""
+    after: np.ndarray
+    """[step, environment * actor, C] float32: the same after its last step, and after each that cuts off an episode."""
+    memory: Memory
 
 
 def forward(parameters, layers, block, ahead):
@@ -176,46 +212,57 @@ def width_of(rows):
     return -(-rows // NARROW) * NARROW
 
 
-def infer(inference, thread, tile, t, n_actors, features, obs, value):
-    """Write the policy's outputs (`Inference.logits`) and the value for a tile of environments at step `t`.
+@made
+def infer_by(take_step):
+    """Return the function that computes a network for a tile of environments, each part of its actors by `take_step`."""
 
-    `obs` [lane, actor, feature] and `value` [lane, actor] are flat. As many actors as fit into a block are computed together, each in as
-    many columns as the tile has environments.
-    """
-    network, logits, kept = inference.network, inference.logits[thread], inference.kept
-    lanes = value.size // n_actors
-    width = width_of(lanes)
-    together = COLUMNS // width
-    n_logits = network.value_row - network.policy_row
-    rows, values = obs.reshape(lanes, n_actors * features), value.reshape(lanes, n_actors)
-    memory = inference.blocks[thread].reshape(network.rows * COLUMNS)
-    ahead = memory[:0]
-    if kept.size > 0:
-        memory = kept.reshape(kept.size)[(tile * kept.shape[1] * COLUMNS + t * width) * network.rows :]
-        ahead = memory[network.rows * width : 2 * network.rows * width]
-    for begin in range(0, n_actors, together):
-        actors = min(together, n_actors - begin)
-        part = memory[: network.rows * actors * width].reshape(network.rows, actors * width)
-        for a in range(actors):
-            for f in range(features):
-                # Views that begin at 0: LLVM vectorises only if it knows that no index is negative.
-                into = part[f, a * width : a * width + lanes]
-                for lane in range(into.size):
-                    into[lane] = rows[lane, (begin + a) * features + f]
-        compute(network, part, ahead)
-        for a in range(actors):
-            for k in range(n_logits):
-                outputs = part[network.policy_row + k, a * width : (a + 1) * width]
+    def infer(inference, thread, tile, t, n_actors, features, obs, value, ends):
+        """Write the policy's outputs (`Inference.logits`) and the value for a tile of environments at step `t`.
+
+        `obs` [lane, actor, feature] and `value` [lane, actor] are flat. As many actors as fit into a block are computed together, each in
+        as many columns as the tile has environments; `ends` is what `take_step` takes besides.
+        """
+        network, logits, kept = inference.network, inference.logits[thread], inference.kept
+        lanes = value.size // n_actors
+        width = width_of(lanes)
+        together = COLUMNS // width
+        n_logits = network.value_row - network.policy_row
+        rows, values = obs.reshape(lanes, n_actors * features), value.reshape(lanes, n_actors)
+        memory = inference.blocks[thread].reshape(inference.blocks.shape[1] * network.rows * COLUMNS)
+        ahead = memory[:0]
+        if kept.size > 0:
+            memory = kept.reshape(kept.size)[(tile * kept.shape[1] * COLUMNS + t * width) * network.rows :]
+            ahead = memory[network.rows * width : 2 * network.rows * width]
+        for begin in range(0, n_actors, together):
+            actors, at = min(together, n_actors - begin), begin // together * network.rows * COLUMNS if network.carry.size > 0 else 0
+            part = memory[at : at + network.rows * actors * width].reshape(network.rows, actors * width)
+            for a in range(actors):
+                for f in range(features):
+                    # Views that begin at 0: LLVM vectorises only if it knows that no index is negative.
+                    into = part[f, a * width : a * width + lanes]
+                    for lane in range(into.size):
+                        into[lane] = rows[lane, (begin + a) * features + f]
+            take_step(inference, thread, t, n_actors, begin, part, ahead, ends)
+            for a in range(actors):
+                for k in range(n_logits):
+                    outputs = part[network.policy_row + k, a * width : (a + 1) * width]
+                    for lane in range(outputs.size):
+                        logits[k, begin + a, lane] = outputs[lane]
+                outputs = part[network.value_row, a * width : a * width + lanes]
                 for lane in range(outputs.size):
-                    logits[k, begin + a, lane] = outputs[lane]
-            outputs = part[network.value_row, a * width : a * width + lanes]
-            for lane in range(outputs.size):
-                values[lane, begin + a] = outputs[lane]
-    for k in range(n_logits, logits.shape[0]):
-        log_std = network.parameters[network.log_std + k - n_logits]
-        for a in range(n_actors):
-            for lane in range(width):
-                logits[k, a, lane] = log_std
+                    values[lane, begin + a] = outputs[lane]
+        for k in range(n_logits, logits.shape[0]):
+            log_std = network.parameters[network.log_std + k - n_logits]
+            for a in range(n_actors):
+                for lane in range(width):
+                    logits[k, a, lane] = log_std
+
+    return infer
+
+
+def without_memory(inference, thread, t, n_actors, begin, block, ahead, ends):
+    """Compute a part of the actors from their observations, see `infer`."""
+    compute(inference.network, block, ahead)
 
 
 def compute(network, block, ahead):
@@ -223,11 +270,16 @@ def compute(network, block, ahead):
 
     `ahead`: see `forward`.
     """
+    normalize(network, block)
+    forward(network.parameters, network.layers, block, ahead)
+
+
+def normalize(network, block):
+    """Normalise the observations in the first rows of `block` [rows, columns], if the network has statistics."""
     mean, scale = network.mean, network.scale
     for f in range(mean.size):
         for column in range(block.shape[1]):
             block[f, column] = normalized(block[f, column], mean[f], scale[f])
-    forward(network.parameters, network.layers, block, ahead)
 
 
 def normalized(x, mean, scale):

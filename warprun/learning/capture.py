@@ -45,7 +45,7 @@ class LastingBatches:
             return former[1]
         batch, group = make(), trajectory.groups[name]
         given = (group.obs, group.mask, group.action, group.log_prob, group.value)
-        views = batch.alive is None and all(tensor is None or tensor.is_contiguous() for tensor in given)
+        views = batch.alive is None and batch.past is None and all(tensor is None or tensor.is_contiguous() for tensor in given)
         same = batch.spread is estimate.spread and batch.activations is trajectory.activations.get(name)
         if estimate.lasting and views and same:
             self._made[trajectory] = estimate, batch

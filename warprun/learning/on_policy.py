@@ -260,7 +260,7 @@ class OnPolicyAgent(ABC, Generic[C]):
             rows = group.obs[row].view(-1, features), group.policy_output.view(-1, outputs), group.value[row].view(-1)
             if learner.policy.carry:
                 before, after = trajectory.carry_before(learner.name, row), trajectory.carries[learner.name].after[row]
-                learner.policy.act_with_memory(*rows, before.flatten(0, 1), after.view(-1, learner.policy.carry))
+                learner.operations.remember(*rows, before.flatten(0, 1), after.view(-1, learner.policy.carry))
             elif learner.operations.keep and learner.name in trajectory.activations:
                 learner.operations.keep(*rows, trajectory.activations[learner.name], row)
             else:

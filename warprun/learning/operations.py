@@ -83,6 +83,8 @@ class Operations(NamedTuple):
 
     act: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
     """act(obs [R, F], policy_output [R, P], value [R]) writes what the policy gives for observations."""
+    remember: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
+    """remember(obs, policy_output, value, before [R, H], after [R, H]) does `act` with memory: it writes the carries after the step."""
     rewards: Callable[[Trajectory], torch.Tensor]
     """rewards(trajectory) returns the rewards, [T, N, A], in the units of the values unless `advantages` normalises them."""
     advantages: Callable[[Trajectory, torch.Tensor, torch.Tensor | None], Estimate]
@@ -131,6 +133,7 @@ class TorchOperations:
         """Return all of them."""
         return Operations(
             act=self.policy.act,
+            remember=self.policy.act_with_memory,
             rewards=self.rewards,
             advantages=self.advantages,
             gradient=self.gradient,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp import Network
-from warprun.learning.kernels.layers import for_kernels, policy_layers
+from warprun.learning.kernels.layers import carry_numbers, for_kernels, policy_layers
 from warprun.learning.networks import StochasticPolicy, buffers, flatten_parameters, seeded, training
 from warprun.learning.normalization import ObservationNormalizer, moments, moments_over_processes
 from warprun.learning.settings.networks import NetworkConfig
@@ -128,13 +128,14 @@ class ActorCriticPolicy:
             self.normalizer.use(mean, variance)
 
     def kernel_network(self) -> Network:
-        """Return the network as kernels take it, sharing its parameters; only if `NetworkConfig.runs_in_kernels`."""
+        """Return the network as kernels take it, sharing its parameters; only if it has no `no_kernel_layers`."""
         network = self.network
         layers = policy_layers(network, self.parameters)
         rows, outputs = layers[-1].out_row + layers[-1].n_out, network.outputs
         log_std = self.parameters.numel() - self.space.reals
         flat, mean, scale = for_kernels(self.parameters, self.normalizer)
-        return Network(flat, np.array(layers, np.int64), rows - outputs - 1, rows - 1, rows, log_std, mean, scale)
+        table, carry = np.array(layers, np.int64), carry_numbers(network)
+        return Network(flat, table, rows - outputs - 1, rows - 1, rows, log_std, mean, scale, carry)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the state by name."""

@@ -68,7 +68,8 @@ def poison(environment: Environment, arrays: Arrays, taken: Trajectory) -> None:
     """Fill all that kernels have to write before anybody reads it with NaN, large integers and true."""
     own = SCRATCH | {f"{index.name}_{name}" for index in environment.indices for name in SCRATCH}
     _fill([tensor for name, tensor in arrays.by_name().items() if name.rpartition(".")[2] in own])
-    rows = [taken.terminated, taken.truncated]
+    known = taken.horizon - bool(taken.carries)  # policies with memory read the ends of the last row
+    rows = [taken.terminated[:known], taken.truncated[:known]]
     for group in taken.groups.values():
         rows += [
             *(seen[1:] for seen in group.seen().values()),

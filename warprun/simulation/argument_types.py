@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from warprun.kernels.bound import signature
-from warprun.kernels.mlp import Inference, Network
+from warprun.kernels.mlp import Inference, Memory, Network
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.kernel_module import KernelModule, draw_scalars
 
@@ -40,4 +40,5 @@ def _arrays(built: KernelModule, plan: ArrayPlan) -> list[object]:
 def _inference() -> Inference:
     numbers = np.zeros(1, np.float32)
     network = Network(numbers, np.zeros((1, 7), np.int64), 0, 0, 0, 0, numbers, numbers)
-    return Inference(network, np.zeros((1, 1, 1), np.float32), *(np.zeros((1, 1, 1, 1), np.float32) for _ in range(2)))
+    blocks, logits, kept, first, after = (np.zeros((1,) * axes, np.float32) for axes in (3, 4, 4, 2, 3))
+    return Inference(network, blocks, logits, kept, first, after, Memory(*[first] * 4))

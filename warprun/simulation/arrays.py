@@ -181,6 +181,8 @@ class ArrayPlan:
     """Rows of a block of activations of the largest network of a fused rollout."""
     staggered: bool = False
     """Whether one of the first episodes of every environment is cut off, so that later ones do not end together."""
+    memory: tuple[str, ...] = ()
+    """Groups whose networks in a fused rollout have memory."""
 
     @property
     def explores(self) -> bool:

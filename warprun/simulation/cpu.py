@@ -11,14 +11,17 @@ from typing import Literal
 import numpy as np
 import torch
 
+from warprun.environment import Group
 from warprun.kernels.bound import SPAN, Call, signature
 from warprun.kernels.fingerprint import is_jitted
-from warprun.kernels.mlp import Inference, Network
+from warprun.kernels.memory import memory_of
+from warprun.kernels.mlp import Inference, Network, width_of
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team, threads
 from warprun.simulation import allocation
 from warprun.simulation.allocation import Array, Arrays, KernelValues, Step, StepArguments
 from warprun.simulation.arrays import ArrayPlan
+from warprun.simulation.trajectory import Trajectory
 
 Kernel = Literal["reset", "sample", "greedy", "step"]
 ROUNDS = 5
@@ -50,15 +53,12 @@ class CpuBackend:
         self._at[1] = offset
         self._team.share(self._single[kernel], self._tiles)
 
-    def fuse(self, networks: Mapping[str, Network], activations: Mapping[str, torch.Tensor]) -> None:
+    def fuse(self, networks: Mapping[str, Network], taken: Trajectory) -> None:
         """Prepare `rollout` with these networks, one for each group, which must fit (`cuda_layers.rows_fit`).
 
-        A rollout fills `activations` (`Trajectory.activations`), which only kernels on CPU do.
+        A rollout fills `Trajectory.activations` and `Trajectory.carries`, which only kernels on CPU do.
         """
-        inferences = [
-            self._inference(group.size, group.action.outputs, networks[group.name], activations.get(group.name))
-            for group in self._plan.environment.groups
-        ]
+        inferences = [self._inference(group, networks[group.name], taken) for group in self._plan.environment.groups]
         self._rollout = Call(self._module.rollout, 0, False, np.uint32(0), *self._arguments, *inferences)
 
     def rollout(self, steps: int, greedy: bool) -> None:
@@ -72,13 +72,17 @@ class CpuBackend:
         self._retrace.change(steps=steps)
         self._team.share(self._retrace, self._tiles)
 
-    def _inference(self, actors: int, outputs: int, network: Network, activations: torch.Tensor | None) -> Inference:
-        """Return a network with memory for each thread: a block of activations, and the policy outputs of a tile."""
-        count = self._team.count
-        blocks = aligned_zeros(count, network.rows, COLUMNS)
-        logits = np.zeros((count, outputs, actors, self._module.LANES), np.float32)
+    def _inference(self, group: Group, network: Network, taken: Trajectory) -> Inference:
+        """Return a network with memory for each thread: blocks of activations, and the policy outputs of a tile."""
+        count, lanes, size = self._team.count, self._module.LANES, network.carry.size
+        parts = -(-group.size // (COLUMNS // width_of(lanes))) if size else 1
+        blocks = aligned_zeros(count, parts, network.rows * COLUMNS)
+        logits = np.zeros((count, group.action.outputs, group.size, lanes), np.float32)
+        activations, carry = taken.activations.get(group.name), taken.carries.get(group.name)
         kept = np.zeros((0, 0, 0, 0), np.float32) if activations is None else activations.numpy()
-        return Inference(network, blocks, logits, kept)
+        first = np.zeros((0, 0), np.float32) if carry is None else carry.first.flatten(0, 1).numpy()
+        after = np.zeros((0, 0, 0), np.float32) if carry is None else carry.after.flatten(1, 2).numpy()
+        return Inference(network, blocks, logits, kept, first, after, memory_of(network, count, parts))
 
 
 class CpuSteps:

@@ -16,6 +16,7 @@ from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.cpu import Kernel
 from warprun.simulation.cuda_launch import WARP, Launcher, grid_for, on_device
 from warprun.simulation.cuda_layers import Packing, block_network, chosen
+from warprun.simulation.trajectory import Trajectory
 
 ENVIRONMENTS_PER_BLOCK = 32
 """Of a fused rollout with one thread per environment: small blocks, so that 10,000 environments reach every multiprocessor."""
@@ -47,8 +48,8 @@ class CudaBackend:
     def run(self, kernel: Kernel, row: int, offset: int) -> None:
         self._launch.each(kernel, (row, np.uint32(offset & 0xFFFFFFFF), *self._arguments))
 
-    def fuse(self, networks: Mapping[str, Network], activations: Mapping[str, torch.Tensor]) -> None:
-        assert not activations
+    def fuse(self, networks: Mapping[str, Network], taken: Trajectory) -> None:
+        assert not (taken.activations or taken.carries)
         self._fused = self._fused_launch(networks)
 
     def rollout(self, steps: int, greedy: bool) -> None:

@@ -103,7 +103,9 @@ class KernelEngine:
         target = target_for(environment, device.kind)
         policies: PolicyKind = exploration.policies if exploration else "sampled"
         rows = max((network.rows for network in (networks or {}).values()), default=0)
-        plan = ArrayPlan(environment, target, n_envs, horizon, tuple(vary), policies, replaces, network_rows=rows, staggered=staggered)
+        carry = {name: network.carry.size for name, network in (networks or {}).items() if network.carry.size}
+        given = n_envs, horizon, tuple(vary), policies, replaces
+        plan = ArrayPlan(environment, target, *given, network_rows=rows, staggered=staggered, memory=tuple(carry))
         if device.kind == "cudasim" and n_envs > SIMULATOR_LIMIT:
             raise UserError(f"device=cudasim takes at most {SIMULATOR_LIMIT} environments, it is slow; n_envs={n_envs}")
         checks = rollout is None  # else the environment is one of warprun's own
@@ -161,7 +163,8 @@ class KernelEngine:
         if networks is not None:
             if self.plan.target is CPU and built.module.LANES == COLUMNS:  # what is kept are the blocks of a gradient
                 self.trajectory.keep(kept or {}, COLUMNS)
-            self._kernels.fuse(networks, self.trajectory.activations)
+            self.trajectory.remember(carry)
+            self._kernels.fuse(networks, self.trajectory)
         self._roll_out = repeats(self._roll_out_once) if repeats else self._roll_out_once
 
     def _bind(self, module: ModuleType, scalars: Mapping[str, object], threads: int) -> CpuBackend | CudaBackend:

@@ -72,7 +72,8 @@ class Carry(NamedTuple):
     first: torch.Tensor
     """[N, A, H] float32: before row 0."""
     after: torch.Tensor
-    """[T, N, A, H] float32: after each row, also after one that ended an episode."""
+    """[T, N, A, H] float32: after each row, also after one that ended an episode. Fused rollouts write the last row, and others where an
+    episode was cut off."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +122,9 @@ class Trajectory:
         return before * self.truncated
 
     def remember(self, numbers: Mapping[str, int]) -> None:
-        """Make place for what policies remember: group -> numbers of an actor, 0: the policy has no memory."""
+        """Make place for what policies remember, once: group -> numbers of an actor, 0: the policy has no memory."""
         for name, size in numbers.items():
-            if size:
+            if size and name not in self.carries:
                 place = self.groups[name].value.new_zeros((*self.groups[name].value.shape, size))
                 self.carries[name] = Carry(torch.zeros_like(place[0]), place)
 

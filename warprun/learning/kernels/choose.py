@@ -29,7 +29,7 @@ from warprun.learning.operations import Operations, TorchOperations, average, av
 from warprun.learning.optimizers import Adam, Optimizer
 from warprun.learning.replay import Replay, ReplayOperations
 from warprun.learning.settings.off_policy import OffPolicyConfig
-from warprun.spec import GroupSpec
+from warprun.spec import GroupSpec, Space
 
 if TYPE_CHECKING:
     from warprun.learning.kernels.cuda.optimizer import CudaAdam
@@ -65,12 +65,6 @@ def operations(reference: TorchOperations, context: Context) -> Operations:
     if plan.gradients.by == "kernels":
         return on_cuda(reference)
     found, step = reference.operations(), adam_of(reference, context)
-    if plan.recurrent.by == "kernels" and context.device.type == "cpu" and reference.config.network.unrolls_in_kernels:
-        log_std = reference.policy.kernel_network().log_std
-        loss = tile_loss_of(reference.policy.space, reference.loss, reference.entropy_coef, log_std, log_std)
-        gradient = MemoryGradient(reference.policy, loss, context.threads)
-        gradient.compile_ahead()
-        found = found._replace(gradient=gradient)
     return found._replace(step=step.step, step_of_many=averaging(step.step, average)) if step else found
 
 
@@ -81,20 +75,19 @@ def on_cpu(reference: TorchOperations, context: Context) -> Operations:
     returns = CpuReturns(network, group, reference.config, threads)
     returns.compile_ahead()
     acting = CpuActing(network, threads)
-    found = reference.operations()._replace(act=acting, keep=acting.keep, advantages=returns)
+    found = reference.operations()._replace(advantages=returns)
+    found = found._replace(remember=acting.remember) if policy.carry else found._replace(act=acting, keep=acting.keep)
     if step := adam_of(reference, context):
         step.compile_ahead()
         found = found._replace(step=step.step)
     if reference.config.passes() * reference.config.steps_per_pass() > 1:
         steps = CpuMinibatches(reference)
         steps.compile_ahead()
-        found = found._replace(permutation=steps.permutation, pick=steps.pick, adapt=steps.adapt)
-        found = found._replace(step_of_many=averaging(found.step, steps.average))
+        found = found._replace(permutation=steps.permutation, adapt=steps.adapt, step_of_many=averaging(found.step, steps.average))
+        found = found if policy.carry else found._replace(pick=steps.pick)
     if context.plan.gradients.by == "kernels":
         loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, network.log_std, network.log_std)
-        together = tiles_together(network.rows)
-        of_tiles = CpuGradient([stack_of(network, threads)], loss, threads, min(together, SHARE_TILES))
-        gradient = PolicyGradient(of_tiles, policy.space, context.device)
+        gradient = MemoryGradient(policy, loss, threads) if policy.carry else tile_gradient(network, loss, policy.space, context)
         gradient.compile_ahead()
         found = found._replace(gradient=gradient)
     if policy.normalizer:
@@ -105,8 +98,14 @@ def on_cpu(reference: TorchOperations, context: Context) -> Operations:
         rewards = CpuRewards(reference.reward_normalizer, group.name, threads)
         rewards.compile_ahead()
         found = found._replace(rewards=rewards)
-    keeps = context.plan.keeps and reference.config.kept_activations(group, context.n_envs, network.rows, threads)
+    keeps = context.plan.keeps and not policy.carry and reference.config.kept_activations(group, context.n_envs, network.rows, threads)
     return found._replace(kept=network.rows if keeps else 0)
+
+
+def tile_gradient(network: Network, loss: TileLoss, space: Space, context: Context) -> PolicyGradient:
+    """Return the gradient of a policy without memory on a CPU."""
+    together = min(tiles_together(network.rows), SHARE_TILES)
+    return PolicyGradient(CpuGradient([stack_of(network, context.threads)], loss, context.threads, together), space, context.device)
 
 
 def adam_of(reference: TorchOperations, context: Context) -> CpuAdam | CudaAdam | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -10,10 +11,10 @@ import torch
 from torch import nn
 
 from warprun.kernels.memory import GRU, LSTM, rows_of
-from warprun.kernels.mlp import LINEAR, RELU, TANH, Layer, Network
+from warprun.kernels.mlp import LINEAR, RELU, TANH, Carry, Layer, Network
 from warprun.learning.networks import ActorCritic
 from warprun.learning.normalization import ObservationNormalizer
-from warprun.learning.recurrent import parts
+from warprun.learning.recurrent import Recurrent, parts
 
 CODES: dict[type, int] = {nn.Tanh: TANH, nn.ReLU: RELU, nn.LSTMCell: LSTM, nn.GRUCell: GRU}
 
@@ -74,6 +75,14 @@ def policy_layers(network: ActorCritic, parameters: torch.Tensor) -> list[Layer]
     row = value[-1].out_row
     heads = [policy[-1]._replace(out_row=row), value[-1]._replace(out_row=row + network.outputs)]
     return [*policy[:-1], *value[:-1], *heads]
+
+
+def carry_numbers(network: ActorCritic) -> Carry:
+    """Return where the numbers of a policy's carry are, which are followed by those of its value."""
+    ends = [end for end, size in zip(accumulate(network.carries), network.carries, strict=True) if size]
+    sequence = network.policy.sequence if isinstance(network.policy, Recurrent) else None
+    ages = [end - 1 for end in ends] if sequence else []
+    return Carry(sum(network.carries), np.array(network.carry_places(), np.int64), np.array(ages, np.int64), sequence or 0)
 
 
 def fused_layers(parts: Sequence[nn.Module], parameters: torch.Tensor, normalizer: ObservationNormalizer | None) -> Network:

@@ -67,6 +67,8 @@ class AgentConfig:
     the settings of the group. Empty: only the agent itself acts, so `warprun.load` refuses its runs."""
     policies: ClassVar[PolicyKind] = "sampled"
     """Output of its policies, and how simulators draw actions from that: by default distributions, from which actions are sampled."""
+    unrolls_in_kernels: ClassVar[bool] = False
+    """Whether kernels on a CPU compute rollouts and gradients of its networks with memory."""
     requirements: ClassVar[Requirements] = Requirements()
     """Needs of the groups that it acts for."""
 
@@ -128,16 +130,18 @@ class AgentConfig:
     def fusion(self, spec: Spec) -> Fusion:
         """Return what kernels can compute of an agent with these settings."""
         groups = [(group, group_config(self, group.name)) for group in spec.groups]
-        why_not = next(filter(None, (own.network.no_kernels() for _, own in groups)), "")
+        recurrent = rows_of_recurrent(own.network for _, own in groups)
+        on_gpu = next(filter(None, (own.network.no_kernels() for _, own in groups)), "")
+        why_not = next(filter(None, (own.network.no_kernel_layers() for _, own in groups)), "") if self.unrolls_in_kernels else on_gpu
         if why_not:
-            return Fusion(None, {}, why_not, *rows_of_recurrent(own.network for _, own in groups))
+            return Fusion(None, {}, why_not, on_gpu, *recurrent)
         reason = next(filter(None, (own.no_kernel_gradients() for _, own in groups)), "")
         rows = {group.name: own.network_rows(group) for group, own in groups}
-        return Fusion(rows, {group.name: own.gradient_rows(group) for group, own in groups}, reason)
+        return Fusion(rows, {group.name: own.gradient_rows(group) for group, own in groups}, reason, on_gpu, *recurrent)
 
     def network_rows(self, group: GroupSpec) -> int:
         """Return the rows of a block of activations of the acting network: inputs, units, outputs and a value."""
-        return group.observation.size + sum(self.network.first_hidden) * self.network.trunks + self.acting_outputs(group) + 1
+        return group.observation.size + self.network.block_numbers() * self.network.trunks + self.acting_outputs(group) + 1
 
     def gradient_rows(self, group: GroupSpec) -> int:
         """Return the rows of a block on a GPU that computes a gradient, see `Fusion`."""

@@ -60,8 +60,6 @@ class RunSizes(NamedTuple):
     keeps: bool
     """That of `Plan`."""
     on_gpu: bool
-    kernel_memory: bool = False
-    """Whether kernels compute the recurrent layers of networks with memory."""
 
 
 Phase = Sequence[int]

@@ -125,35 +125,29 @@ class LayersConfig:
             raise UserError(f"observations are images, and {key}.encoder=null has no convolutions to read them; add {hint}")
 
     @property
-    def runs_in_kernels(self) -> bool:
-        """Whether the kernels of warprun can compute the network."""
-        return self.module is None and self.encoder is None and not self.remembers and self.activation in KERNEL_ACTIVATIONS
-
-    @property
     def recurs_in_kernels(self) -> bool:
         """Whether kernels can compute the recurrent layers: their units must fill vectors."""
         return self.remembers and all(units % KERNEL_UNITS == 0 for units in self.units)
 
-    @property
-    def unrolls_in_kernels(self) -> bool:
-        """Whether kernels can compute all of a network with memory on a CPU."""
-        return self.remembers and self.encoder is None and self.activation in KERNEL_ACTIVATIONS
-
     def no_kernels(self) -> str:
-        """Return why kernels cannot compute the network; empty if `runs_in_kernels`."""
-        if self.runs_in_kernels:
-            return ""
+        """Return why kernels cannot compute the network; empty if they can."""
+        if not self.remembers:
+            return self.no_kernel_layers()
+        told = f"torch computes networks with memory, agent.network.type={self.type}"
+        if self.recurs_in_kernels:
+            return told
+        units = f"agent.network.units={self.units}"
+        return f"{told}; kernels compute recurrent layers whose units are a multiple of {KERNEL_UNITS}, {units}"
+
+    def no_kernel_layers(self) -> str:
+        """Return why kernels cannot compute the layers of the network beside recurrent ones; empty if they can."""
         if self.module is not None:
             return "torch computes networks of your own, agent.network.module"
-        if self.encoder is not None and not self.remembers:
+        if self.encoder is not None:
             return f"torch computes convolutions, agent.network.encoder={self.encoder}"
-        if self.remembers:
-            told = f"torch computes networks with memory, agent.network.type={self.type}"
-            if self.recurs_in_kernels:
-                return told
-            units = f"agent.network.units={self.units}"
-            return f"{told}; kernels compute recurrent layers whose units are a multiple of {KERNEL_UNITS}, {units}"
-        return f"agent.network.activation={self.activation}; kernels compute tanh and relu"
+        if self.activation not in KERNEL_ACTIVATIONS:
+            return f"agent.network.activation={self.activation}; kernels compute tanh and relu"
+        return ""
 
     @property
     def remembers(self) -> bool:
@@ -249,7 +243,9 @@ class LayersConfig:
         return sum(self.first_hidden) + recurrent
 
     def block_numbers(self) -> int:
-        """Return the rows of a block for steps of a network with memory on a CPU (`kernels.memory`), without inputs and outputs."""
+        """Return the rows of a block of activations of kernels, without inputs and outputs; with memory those of `kernels.memory`."""
+        if not self.remembers:
+            return sum(self.first_hidden)
         # Of a unit of a recurrent layer: what it leaves and finds, and four sums.
         return sum(self.first_hidden) + (STATES[self.type] + 5) * sum(self.units) + sum(self.last_hidden)
 

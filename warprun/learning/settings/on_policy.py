@@ -21,6 +21,7 @@ class OnPolicyConfig(AgentConfig):
     """Settings that all on-policy agents have."""
 
     acting: ClassVar[str] = "warprun.learning.acting:distribution"
+    unrolls_in_kernels: ClassVar[bool] = True
     one_gradient: ClassVar[bool] = False
     """Whether an update is one gradient step, on all rows of a rollout in their order."""
 
@@ -113,14 +114,13 @@ class OnPolicyConfig(AgentConfig):
         n_parameters += group.action.reals
         units = features + network.trunks * (encoder.numbers + network.numbers()) + outputs + 1
         most = byte_counts.SLICE_ROWS * (byte_counts.SEQUENCES if network.remembers else 1)
-        if sizes.kernel_memory and network.unrolls_in_kernels:
-            block_rows = features + network.trunks * network.block_numbers() + outputs + 1
+        in_kernels = sizes.kernel_networks and not sizes.on_gpu
+        if network.remembers and in_kernels and sizes.kernel_gradients:
             sequences = -(-step_rows // self.horizon)
-            kept, computing = byte_counts.sequence_gradient(n_parameters, block_rows, sequences, self.horizon, sizes.threads)
+            kept, computing = byte_counts.sequence_gradient(n_parameters, self.network_rows(group), sequences, self.horizon, sizes.threads)
         else:
             kept, computing = byte_counts.on_policy_gradient(n_parameters, units, step_rows, most, sizes)
         kept += 4 * n_parameters * (1 + byte_counts.optimizer_tensors(self.optimizer.name))
-        in_kernels = sizes.kernel_networks and not sizes.on_gpu
         if in_kernels:
             kept += byte_counts.on_policy_results(rows, group.size, self.normalize_reward)
         # Advantages and returns are kept while gradient steps are taken, and the order of the rows of minibatches.
@@ -138,7 +138,7 @@ class OnPolicyConfig(AgentConfig):
         ]
         if network.remembers:
             kept += 4 * network.trunks * network.carry() * (rows + sizes.n_envs * group.size)
-        if sizes.keeps:
+        if sizes.keeps and not network.remembers:
             kept += self.kept_activations(group, sizes.n_envs, units, sizes.threads)
         if self.advantage == "vtrace":
             # Policy outputs, then ratios and their intermediate results.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 LOSS_ROWS = 8
@@ -24,10 +24,16 @@ class Fusion:
     """Per group, the rows of a block on a GPU that computes a gradient: the networks of the loss, and what the loss keeps of a row."""
     why_not: str = ""
     """Why kernels cannot compute the gradients, or with `network_rows` None the networks; empty if they can."""
+    why_not_on_gpu: str = ""
+    """Why kernels on a GPU cannot compute the networks that those on a CPU can."""
     recurrent_rows: int = 0
     """Rows of a block on a GPU for recurrent layers that kernels can compute within networks that torch computes; 0: there are none."""
     recurrent_units: int = 0
     """Units of the widest of these layers."""
+
+    def on_gpu(self) -> Fusion:
+        """Return the part that kernels on a GPU can compute."""
+        return replace(self, network_rows=None, gradient_rows={}, why_not=self.why_not_on_gpu) if self.why_not_on_gpu else self
 
 
 class Choice(NamedTuple):
@@ -50,7 +56,8 @@ class Plan:
     gradients: Choice
     """Gradients, with the losses."""
     recurrent: Choice
-    """Recurrent layers within networks that torch computes, with their gradients; of kernels on a GPU why they compute in float32."""
+    """Recurrent layers within networks that torch computes, with their gradients; of kernels on a GPU why they compute in float32. Where
+    kernels compute networks, V-trace still takes the way of torch through a rollout."""
     optimizer: Choice
     """Clipping and Adam; torch computes other optimizers."""
     repeated: Choice
@@ -75,7 +82,7 @@ class Plan:
             parts.append(f"update by torch ({self.gradients.why})")
         elif by_kernels and not self.fused:
             parts.append("networks and gradients by kernels")
-        if self.recurrent.by == "kernels":
+        if self.recurrent.by == "kernels" and not by_kernels:
             parts.append(f"recurrent layers by kernels{self.recurrent.why and f' in float32 ({self.recurrent.why})'}")
         elif self.recurrent.why:
             parts.append(f"recurrent layers by torch ({self.recurrent.why})")

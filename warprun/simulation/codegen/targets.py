@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from warprun.environment import Environment, Group
 from warprun.simulation.codegen import called
+from warprun.simulation.codegen.inference import cpu_calls, cpu_inference, cuda_inference
 from warprun.simulation.codegen.templates import Names, block, fill, index, lines
 
 CPU_KERNEL = """
@@ -33,6 +34,7 @@ def rollout(first_tile, last_tile, thread, steps, deterministic, now, common, $a
     for tile in range(first_tile, last_tile):
         first = tile * LANES
         last = min(first + LANES, common.n_envs)
+        $enter
         for t in range(steps):
             $infer
             if deterministic:
@@ -40,6 +42,7 @@ def rollout(first_tile, last_tile, thread, steps, deterministic, now, common, $a
             else:
                 sample_tile(tile, t, np.uint32(now + t), common, $arrays$logits)
             step_tile(tile, t, np.uint32(now + t), common, $arrays)
+        $leave
 
 
 @njit(cache=True, **BOUND)
@@ -48,12 +51,6 @@ def retrace(first_tile, last_tile, thread, steps, now, common, $arrays):
     for tile in range(first_tile, last_tile):
         for t in range(steps):
             step_tile(tile, t, np.uint32(now + t), common, $arrays)
-"""
-
-CPU_INFERENCE = """
-@njit(**INLINED)
-def ${group}_infer(tile, first, last, thread, t, inference, arrays):
-    infer(inference, thread, tile, t, $actors, $features, arrays.obs[t]$obs_part, arrays.value[t]$value_part)
 """
 
 SOME_END = """
@@ -129,16 +126,6 @@ first = cuda.blockIdx.x * $columns
 count = min($columns, common.n_envs - first)
 """
 
-CUDA_INFERENCE = """
-load_columns($network, ${group}_arrays.obs[t], first, count, $features, block, thread, threads)
-cuda.syncthreads()
-for layer in range($network.layers.shape[0]):
-    compute_layer($network, layer, block, thread, threads)
-    cuda.syncthreads()
-store_outputs($network, block, first, count, $outputs, $logits, ${group}_arrays.value[t], thread, threads)
-cuda.syncthreads()
-"""
-
 
 class Target:
     """A GPU thread runs one environment of one actor. The other targets override what they write in another way."""
@@ -173,8 +160,8 @@ class Target:
         actor = "actor = 0" if self.own == "env" else ""
         return fill(CUDA_KERNEL, kernel=name, own=self.own, actor=actor, begin=self.begin, body=body, arrays=arrays(groups))
 
-    def rollout(self, groups: tuple[Group, ...]) -> str:
-        """Return the kernels that run all steps of a rollout."""
+    def rollout(self, groups: tuple[Group, ...], memory: tuple[str, ...]) -> str:
+        """Return the kernels that run all steps of a rollout; `memory`: the groups whose networks have memory, none on a GPU."""
         begin = fill(COLUMNS_OF_BLOCK, columns=f"{groups[0].name}_inference.network.columns")
         act = block("if thread < count:", "env = first + thread", fill(ACT, own=self.own, arrays=arrays(groups)))
         return self.rollouts(groups, begin, lines(*map(cuda_inference, groups)), act)
@@ -271,13 +258,15 @@ class CpuTarget(Target):
         outputs = "".join(f", {g.name}_arrays.policy_output[tile * LANES : (tile + 1) * LANES].T" for g in groups if acts)
         return fill(CPU_KERNEL, kernel=name, body=body, arrays=arrays(groups), logits=logits, policy_outputs=outputs)
 
-    def rollout(self, groups: tuple[Group, ...]) -> str:
-        logits, inference = "".join(f", {g.name}_inference.logits[thread]" for g in groups), []
-        for g in groups:
-            parts = {"obs_part": self.part(g.size * g.observation.size), "value_part": self.part(g.size)}
-            inference.append(fill(CPU_INFERENCE, group=g.name, actors=str(g.size), features=str(g.observation.size), **parts))
-        infer = lines(*(f"{g.name}_infer(tile, first, last, thread, t, {g.name}_inference, {g.name}_arrays)" for g in groups))
-        return "\n\n\n".join([*inference, fill(CPU_ROLLOUT, **rollout_arguments(groups), logits=logits, infer=infer)])
+    def rollout(self, groups: tuple[Group, ...], memory: tuple[str, ...]) -> str:
+        inference = []
+        for group in groups:
+            views = self.part(group.size * group.observation.size), self.part(group.size)
+            inference += cpu_inference(group, group.name in memory, *views)
+        logits = "".join(f", {g.name}_inference.logits[thread]" for g in groups)
+        enter, infer, leave = cpu_calls(groups, memory)
+        parts = rollout_arguments(groups) | {"logits": logits, "enter": enter, "infer": infer, "leave": leave}
+        return "\n\n\n".join([*inference, fill(CPU_ROLLOUT, **parts)])
 
     def tile(self, array: str, shape: tuple[int, ...]) -> str:
         return f"of_tile({array}, tile, {shape[1:]!r})"
@@ -332,7 +321,7 @@ class BlockTarget(Target):
     def lanes(self, environment: Environment) -> int:
         return 1  # the threads of a block are actors, so the numbers of neighbouring actors are contiguous
 
-    def rollout(self, groups: tuple[Group, ...]) -> str:
+    def rollout(self, groups: tuple[Group, ...], memory: tuple[str, ...]) -> str:
         inference, act = lines(*map(self._inference, groups)), fill(ACT, own=self.own, arrays=arrays(groups))
         return self.rollouts(groups, "env = cuda.blockIdx.x", inference, act)
 
@@ -361,19 +350,6 @@ class BlockTarget(Target):
 
     def per_reduction(self, n: int, *body: str) -> str:
         return block(f"if thread == {n} % threads:", *body)
-
-
-def cuda_inference(group: Group) -> str:
-    """Return the statements with which the threads of a block compute the network of a group."""
-    given = f"{group.name}_inference"
-    return fill(
-        CUDA_INFERENCE,
-        group=group.name,
-        network=f"{given}.network",
-        features=str(group.observation.size),
-        outputs=str(group.action.outputs),
-        logits=f"{given}.logits",
-    )
 
 
 def arrays(groups: tuple[Group, ...]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from warprun.kernels.bound import Call, kernel_module
+from warprun.kernels.bound import Call, Function, kernel_module
 from warprun.kernels.compile import merged_function
-from warprun.kernels.mlp import Network, compute
+from warprun.kernels.memory import memory_of, step_after, store_carry
+from warprun.kernels.mlp import Network, compute, width_of
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
-from warprun.kernels.vectors import NARROW
 
 NO_VALUE = torch.zeros(0)
 
@@ -22,15 +22,38 @@ def act_on_part(part, thread, network, obs, policy_output, value, blocks, kept, 
     """
     begin = part * COLUMNS
     count = min(COLUMNS, obs.shape[0] - begin)
-    width = -(-count // NARROW) * NARROW
+    width = width_of(count)
     memory = blocks[thread]
     if kept.size > 0:
         memory = kept[(part * step[1] * COLUMNS + step[0] * width) * network.rows :]
     block = memory[: network.rows * width].reshape(network.rows, width)
+    load(obs, begin, count, block)
+    compute(network, block, blocks[thread][:0])
+    store(network, block, begin, count, policy_output, value)
+
+
+def remember_on_part(part, thread, network, obs, policy_output, value, blocks, before, after, memory):
+    """Do the same for a network with memory: what the rows remember is `before` [R, C], and `after` the step."""
+    begin = part * COLUMNS
+    count = min(COLUMNS, obs.shape[0] - begin)
+    width = width_of(count)
+    block = blocks[thread][: network.rows * width].reshape(network.rows, width)
+    load(obs, begin, count, block)
+    step_after(network, block, before, begin, count, memory, thread)
+    store(network, block, begin, count, policy_output, value)
+    for c in range(count):
+        store_carry(network, block, c, memory.ages[thread, c], after[begin + c])
+
+
+def load(obs, begin, count, block):
+    """Write observations to the columns of a block."""
     for c in range(count):
         for f in range(obs.shape[1]):
             block[f, c] = obs[begin + c, f]
-    compute(network, block, blocks[thread][:0])
+
+
+def store(network, block, begin, count, policy_output, value):
+    """Write what the columns of a block give to rows, see `act_on_part`."""
     outputs = network.value_row - network.policy_row
     for c in range(count):
         for k in range(outputs):
@@ -50,7 +73,9 @@ class CpuActing:
     def __init__(self, network: Network, threads: int) -> None:
         self.network = network
         self.team = team(threads)
-        self.module = kernel_module("acting", {"act": [act_on_part]}, merged_function)
+        kernel: dict[str, list[Function]] = {"remember": [remember_on_part]} if network.carry.size else {"act": [act_on_part]}
+        self.module = kernel_module("acting", kernel, merged_function)
+        self._memory = memory_of(network, self.team.count, 1)
         self._blocks = aligned_zeros(self.team.count, network.rows * COLUMNS)
         """[thread, row * COLUMNS]: activations of a block, as wide as its rows need."""
         self._step = np.array([0, 1])
@@ -67,11 +92,19 @@ class CpuActing:
         self._step[:] = row, kept.shape[1]
         self._act({"obs": obs, "policy_output": policy_output, "value": value, "kept": kept.view(-1)})
 
+    def remember(
+        self, obs: torch.Tensor, policy_output: torch.Tensor, value: torch.Tensor, before: torch.Tensor, after: torch.Tensor
+    ) -> None:
+        """Do the same for a policy with memory, which writes its carries `after` [R, C] from those `before` [R, C]."""
+        self._act({"obs": obs, "policy_output": policy_output, "value": value, "before": before, "after": after})
+
     def _act(self, tensors: dict[str, torch.Tensor]) -> None:
         places = {name: (tensor.data_ptr(), len(tensor)) for name, tensor in tensors.items()}
         if self._call is None:
-            obs, policy_output, value, kept = (tensor.numpy() for tensor in tensors.values())
-            self._call = Call(self.module.act, self.network, obs, policy_output, value, self._blocks, kept, self._step)
+            obs, policy_output, value, *rest = (tensor.numpy() for tensor in tensors.values())
+            given = self.network, obs, policy_output, value, self._blocks, *rest
+            remembers = self.network.carry.size > 0
+            self._call = Call(self.module.remember, *given, self._memory) if remembers else Call(self.module.act, *given, self._step)
         else:
             self._call.change(**{name: tensors[name].numpy() for name, place in places.items() if place != self._places[name]})
         self._places = places

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from warprun.kernels import ahead
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.bound import Call, signature
-from warprun.kernels.memory import BLOCKS, LSTM, add_biases, cells, states_of, step_forward, steps_backward
-from warprun.kernels.mlp import Network, normalized, width_of
+from warprun.kernels.memory import BLOCKS, add_biases, cells, load_carry, step_forward, steps_backward
+from warprun.kernels.mlp import Network, normalize, width_of
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import Batch
@@ -44,8 +44,6 @@ class Unrolled(NamedTuple):
     network: Network
     """Its table of layers: see `warprun.kernels.memory`."""
     outputs: Outputs
-    carries: NDArray[np.int64]
-    """[cell]: the first number of each recurrent layer in a carry."""
     biases: NDArray[np.float32]
     """[thread, sums of all recurrent layers], see `add_biases`."""
     carried: NDArray[np.float32]
@@ -85,15 +83,8 @@ def unroll(net, rows, past, begin, n, blocks, keeps, biases, work):
     network = net.network
     add_biases(network.parameters, network.layers, biases)
     blocks[0] = float32(0.0)
-    cell = 0
-    for k in range(network.layers.shape[0]):
-        if network.layers[k, 6] >= LSTM:
-            first, numbers = network.layers[k, 5], network.layers[k, 3] * states_of(network.layers[k, 6])
-            for c in range(n):
-                carry = past.carry[past.picked[begin + c]]
-                for m in range(numbers):
-                    blocks[0, first + m, c] = carry[net.carries[cell] + m]
-            cell += 1
+    for c in range(n):
+        load_carry(network, past.carry[past.picked[begin + c]], blocks[0], c)
     for t in range(keeps.shape[0]):
         block, keep = blocks[1 + t], keeps[t]
         for f in range(features):
@@ -105,9 +96,7 @@ def unroll(net, rows, past, begin, n, blocks, keeps, biases, work):
             keep[c] = past.keeps[t, past.picked[begin + c]]
         for c in range(n, width):
             keep[c] = float32(0.0)
-        for f in range(network.mean.size):
-            for c in range(width):
-                block[f, c] = normalized(block[f, c], network.mean[f], network.scale[f])
+        normalize(network, block)
         step_forward(network.parameters, network.layers, biases, blocks[t], block, keep, work)
 
 
@@ -174,7 +163,7 @@ class MemoryGradient:
         network = policy.kernel_network()
         self._policy, self._team = policy, team(threads)
         self.module = _module(loss.loss)
-        self._net = unrolled(policy, network, threads)
+        self._net = unrolled(network, threads)
         self._sum = Shares(self.module, loss, network.parameters.size, network.rows, threads)
         self._settings = settings_for(loss.settings, lambda tensor: tensor.view(-1).numpy(), Stream.words)
         self._compute: Call | None = None
@@ -228,12 +217,11 @@ class MemoryGradient:
         return found
 
 
-def unrolled(policy: ActorCriticPolicy, network: Network, threads: int) -> Unrolled:
+def unrolled(network: Network, threads: int) -> Unrolled:
     """Return a policy with its value, and memory for its recurrent layers."""
     outputs = Outputs(network.value_row - network.policy_row + 1, network.policy_row, 1)
     own = cells(network.layers)
     units = own[:, 3]
-    places = np.array(policy.module.network.carry_places(), np.int64)
     sizes = BLOCKS * int(units.sum()), 2 * int(units.sum()) * COLUMNS, 2 * int(units.max()) * COLUMNS
     memory = [aligned_zeros(threads, size) for size in sizes]
-    return Unrolled(network, outputs, places, *memory)
+    return Unrolled(network, outputs, *memory)

@@ -15,7 +15,8 @@ import torch
 from warprun.kernels import ahead
 from warprun.kernels.bound import Call, signature
 from warprun.kernels.compile import BOUND, load_module, merged_function
-from warprun.kernels.mlp import Network, compute
+from warprun.kernels.memory import memory_of, step_after
+from warprun.kernels.mlp import Memory, Network, compute
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.kernels.vectors import NARROW
@@ -44,6 +45,8 @@ class Rollout(NamedTuple):
     """[T, R] bool."""
     truncated: np.ndarray
     """[T, R] bool."""
+    after: np.ndarray
+    """[T, R, C] float32: what the policy remembers after a step, where it is the last one or truncated; C = 0: it has no memory."""
 
 
 class Workspace(NamedTuple):
@@ -65,14 +68,20 @@ class Workspace(NamedTuple):
     """[thread, SUMS, COLUMNS] float64: sums of a column."""
     sums: np.ndarray
     """[part, SUMS] float64."""
+    memory: Memory
+    carries: np.ndarray
+    """[thread, COLUMNS, C] float32."""
 
 
 ADVANTAGE, ADVANTAGE_SQUARE, RETURNS, RETURNS_SQUARE = 0, 1, 2, 3
 SUMS = 4
 
 
-def follow(part, thread, network, steps, memory):
-    """Write V of the observation after each step of a part to `memory.following`: of the final one if truncated, 0 if terminated."""
+def follow(take_step, part, thread, network, steps, memory):
+    """Write V of the observation after each step of a part to `memory.following`: of the final one if truncated, 0 if terminated.
+
+    `take_step` computes a block of observations.
+    """
     horizon, total = steps.value.shape
     begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
     out, cuts = memory.following[thread], memory.cuts[thread]
@@ -105,13 +114,28 @@ def follow(part, thread, network, steps, memory):
             obs = steps.obs if m < end - begin else steps.final_obs
             for f in range(obs.shape[1]):
                 block[f, m - first] = obs[rows[m], f]
-        compute(network, block, memory.block[thread][:0])
+        take_step(thread, network, block, steps, begin, places[first:last], memory)
         for m in range(first, last):
             flat[places[m]] = block[network.value_row, m - first]
     for t in range(horizon):
         row, terminated = out[t], steps.terminated[t, begin:end]
         for c in range(terminated.size):
             row[c] = float32(0.0) if terminated[c] else row[c]
+
+
+def without_memory(thread, network, block, steps, begin, places, memory):
+    """Compute the observations of a block, see `follow`."""
+    compute(network, block, block.reshape(block.size)[:0])
+
+
+def with_memory(thread, network, block, steps, begin, places, memory):
+    """Compute the observations of a block, each after the carry of the step at its place in `Workspace.following`."""
+    carries = memory.carries[thread]
+    for c in range(places.size):
+        given, into = steps.after[places[c] // COLUMNS, begin + places[c] % COLUMNS], carries[c]
+        for m in range(into.size):
+            into[m] = given[m]
+    step_after(network, block, carries, 0, places.size, memory.memory, thread)
 
 
 def spread_of(count, sums, spread, share):
@@ -137,7 +161,7 @@ def advantages(first, last, thread, network, steps, reward, log_ratio, p, advant
     after, sums = memory.after[thread], memory.columns[thread]
     turns = $turns
     for part in range(first, last):
-        follow(part, thread, network, steps, memory)
+        follow($take_step, part, thread, network, steps, memory)
         next_value = memory.following[thread]
         begin, end = part * COLUMNS, min((part + 1) * COLUMNS, total)
         after[:] = float32(0.0)
@@ -214,21 +238,23 @@ class CpuReturns:
         self.team = team(threads)
         self.target, self.discount = TARGETS[config.advantage], Discount.of(config)
         texts, uses = FORWARD if self.target.windowed else BACKWARD, self.target.uses_ratio
+        take_step = with_memory if network.carry.size else without_memory
         source = fill(
             KERNELS,
             target=config.advantage,
+            take_step=take_step.__name__,
             ratio="ratio[c]" if uses else "float32(0.0)",
             ratio_row="t" if uses else "0",
             **texts,
         )
-        names = {each.__name__: each for each in (follow, spread_of)} | CONSTANTS
+        names = {each.__name__: each for each in (follow, take_step, spread_of)} | CONSTANTS
         self.module = load_module(f"returns_{config.advantage}", source, names | {"target": self.target.formula}, merged_function)
         self._bound: WeakKeyDictionary[Trajectory, Bound] = WeakKeyDictionary()
 
     def compile_ahead(self) -> None:
         """Let another process compile the kernels (`kernels.ahead`)."""
         values, ends = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.bool_)
-        steps = Rollout(values, values, values, ends, ends)
+        steps = Rollout(values, values, values, ends, ends, values[None])
         memory = self._memory(steps)
         ahead.want(self.module, "advantages", signature((self.network, steps, values, values, self.discount, values, values, memory)))
         ahead.want(self.module, "spread", signature((1, memory.sums, values[0], values[0])))
@@ -275,15 +301,18 @@ class CpuReturns:
             after=aligned_zeros(threads, COLUMNS),
             columns=np.zeros((threads, SUMS, COLUMNS)),
             sums=np.zeros((-(-columns // COLUMNS), SUMS)),
+            memory=memory_of(self.network, threads, 1),
+            carries=np.zeros((threads, COLUMNS, self.network.carry.size), np.float32),
         )
 
 
 def _steps(trajectory: Trajectory, name: str, ends: Ends) -> Rollout:
-    group = trajectory.groups[name]
+    group, carry = trajectory.groups[name], trajectory.carries.get(name)
     return Rollout(
         obs=group.obs[-1].flatten(0, 1).numpy(),
         final_obs=group.final_obs.flatten(0, 2).numpy(),
         value=group.value.flatten(1).numpy(),
         terminated=ends.terminated.numpy(),
         truncated=ends.truncated.numpy(),
+        after=np.zeros((0, 0, 0), np.float32) if carry is None else carry.after.flatten(1, 2).numpy(),
     )
