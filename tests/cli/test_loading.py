@@ -54,6 +54,23 @@ main.run(["env=cartpole", "n_envs=8"])
     assert python(code) == "True set()"
 
 
+@pytest.mark.parametrize("setting", ["agent.network.module", "+agent.groups.agent.network.module"])
+def test_a_run_with_a_network_of_its_own_imports_all_of_torch(setting: str, tmp_path: Path) -> None:
+    network = tmp_path / "net.py"
+    network.write_text("def make(*arguments):\n    raise NotImplementedError\n")
+    code = f"""
+import sys
+from warprun.cli import main, train
+def run(asked):
+    import torch
+    rows, weights = torch.zeros(2, 3, dtype=torch.long, device="meta"), torch.zeros(4, 5, device="meta")
+    print(list(torch.nn.functional.embedding_bag(rows, weights).shape))
+train._run = run
+main.run(["env=cartpole", "n_envs=8", "{setting}={network}:make"])
+"""
+    assert python(code) == "[2, 5]"
+
+
 @pytest.mark.by_default(1)
 @pytest.mark.parametrize("module", WITH_META_KERNELS[::-1])
 def test_what_a_run_does_not_import_of_torch_can_be_imported(module: str) -> None:

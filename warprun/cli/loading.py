@@ -44,7 +44,10 @@ def _load(library: Path) -> None:
 
 
 def import_torch() -> None:
-    """Import torch without `META_KERNELS`, which take a quarter of its time. What builds on them still imports them."""
+    """Import torch without `META_KERNELS`, which take a quarter of its time; tensors on `device="meta"` then lack some operations.
+
+    No code of warprun has such tensors. The compiler of torch, and whatever else imports `WITH_META_KERNELS`, still imports them first.
+    """
     if "torch" in sys.modules:
         return
     with uncollected():
