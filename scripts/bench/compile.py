@@ -9,6 +9,7 @@ compiled when. `catalysis` and `covid` need their data (`warprun data covid`). `
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import os
@@ -227,7 +228,11 @@ def stages(name: str, notes: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(ENVIRONMENTS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("environments", nargs="*", metavar="ENVIRONMENT", help=f"some of {', '.join(ENVIRONMENTS)}; all by default")
+    names = parser.parse_args().environments or list(ENVIRONMENTS)
+    if not set(names) <= set(ENVIRONMENTS):
+        parser.error(f"environments are some of {', '.join(ENVIRONMENTS)}")
     for name in names:
         with tempfile.TemporaryDirectory() as made:
             folder, edited = copied(Path(made)), ENVIRONMENTS[name]
