@@ -74,15 +74,18 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
     limit = spec.time_limit or config.eval.max_steps
     steps = min(EVALUATION_STEPS, limit)
     episodes = [config.eval.episodes, config.eval.episodes_at_end]
-    evaluation = sum(simulator_bytes(config, environment, on_gpu, evaluation_envs(config, environment, count), steps) for count in episodes)
+    counts = [evaluation_envs(config, environment, count) for count in episodes]
+    evaluation = sum(simulator_bytes(config, environment, on_gpu, count, steps) for count in counts)
+    evaluation += sum(agent.carry_bytes(spec, count * (1 + steps)) for count in counts)
     trajectory = simulator_bytes(config, environment, on_gpu, config.n_envs, agent.horizon)
+    trajectory += agent.carry_bytes(spec, config.n_envs * (1 + agent.horizon))
     if plan.fused and isinstance(environment, Environment) and not on_gpu:
         rows = agent.fusion(spec).network_rows or {}
         together = COLUMNS // target_for(environment, "cpu").lanes(environment)  # actors of a block of their own where they remember
         blocks = {g.name: -(-g.size // together) if group_config(agent, g.name).network.remembers else 1 for g in spec.groups}
         inference = threads * sum((rows[g.name] * blocks[g.name] + g.action.outputs) * COLUMNS * 4 for g in spec.groups)
         trajectory, evaluation = trajectory + inference, evaluation + 2 * inference
-    counted = steps * max(evaluation_envs(config, environment, count) for count in episodes)
+    counted = steps * max(counts)
     phases = [*of_agent.phases, [counted, 8 * counted, 8 * counted, 8 * counted, counted]]
     return Estimate(
         {

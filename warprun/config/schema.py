@@ -73,11 +73,11 @@ class EnvConfig:
 @dataclass
 class EngineConfig:
     fused: bool = True
-    """Compute inference, sampling, steps and gradients of mlp networks in fused kernels if possible; false: networks run in torch."""
+    """Compute inference, sampling, steps and gradients in fused kernels if possible; false: networks run in torch."""
     gradients: str = "auto"
     """What computes gradients: kernels (or an error), torch, or auto: kernels if possible."""
     keep_activations: bool = True
-    """CPU, A2C: the gradient takes what the rollout computed, up to 128 MiB for each thread; false: it computes the same again."""
+    """CPU, A2C without memory: the gradient takes what the rollout computed, up to 128 MiB a thread; false: it computes that again."""
     capture: bool = True
     """CUDA: after a few iterations repeat rollouts and updates as CUDA graphs. CPU: repeat the kernel calls of updates without Python."""
     compare: bool = True

@@ -16,6 +16,6 @@ calls again, as lists on CPU and as CUDA graphs on a GPU.
 What kernels compute of an agent: `simd` (with `vectors`) the matrix products on CPU, `mlp` networks of them, `mlp_cuda` and
 `mlp_cuda_backward` the same on CUDA in float32, `mlp_tensor` both on tensor cores (`warp` and `warp_values` have the
 instructions, which `warp_writer` writes), `cells` the formulas of recurrent layers, `recurrent` these layers on CPU,
-`rows` the linear ones around them, `sampling` actions.
+`rows` the linear ones around them, `memory` all layers of networks with memory there, `sampling` actions.
 `moved` finds the arrays of another member on CUDA. `peak` measures the products, and `driver` says whether CUDA works.
 """

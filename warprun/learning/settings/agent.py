@@ -147,6 +147,11 @@ class AgentConfig:
         """Return the rows of a block on a GPU that computes a gradient, see `Fusion`."""
         return self.network_rows(group) + LOSS_ROWS + POLICY_ROWS + 2 * group.action.components
 
+    def carry_bytes(self, spec: Spec, states: int) -> int:
+        """Return the bytes of what the policies remember in so many states of an environment."""
+        networks = [(group.size, group_config(self, group.name).network) for group in spec.groups]
+        return states * sum(4 * actors * network.trunks * network.carry() for actors, network in networks)
+
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""
         return byte_counts.of_groups(group_config(self, group.name).memory_of(group, sizes) for group in spec.groups)

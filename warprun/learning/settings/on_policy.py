@@ -136,8 +136,6 @@ class OnPolicyConfig(AgentConfig):
             byte_counts.optimizer_step(n_parameters),
             byte_counts.finite_check(n_parameters),
         ]
-        if network.remembers:
-            kept += 4 * network.trunks * network.carry() * (rows + sizes.n_envs * group.size)
         if sizes.keeps and not network.remembers:
             kept += self.kept_activations(group, sizes.n_envs, units, sizes.threads)
         if self.advantage == "vtrace":
