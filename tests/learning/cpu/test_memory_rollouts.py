@@ -82,7 +82,9 @@ def compare(taken: Trajectory, other: Trajectory) -> None:
 def test_rollouts_are_those_of_torch(policy: str) -> None:
     case = POLICIES[policy]
     by_torch, by_kernels = case.agent(False), case.agent(True)
-    assert all(isinstance(learner.operations.advantages, CpuReturns) for learner in by_kernels.learners)
+    for learner in by_kernels.learners:
+        assert isinstance(learner.operations.advantages, CpuReturns)
+        assert learner.config.network_rows(learner.reference.group) == learner.policy.kernel_network().rows
     reference, fused, stepwise = case.engine(by_torch, False), case.engine(by_kernels, True), case.engine(by_kernels, False)
     ends = torch.zeros(2, dtype=torch.bool)
     for _ in range(3):  # the second begins where the first ended
