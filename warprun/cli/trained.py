@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from warprun.cli.loading import import_torch
 from warprun.cli.process import DONE
 from warprun.cli.settings import check_settings, is_setting, one_run, read_settings, with_convolutions
 from warprun.errors import MOST_PRINTED, UserError, check_one_of, printable, program, typed
@@ -46,6 +47,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     folder = _folder(run, settings.output_root)
     rundir.read_config(folder)  # raises UserError if it is no run folder
     prepare(settings.device)
+    import_torch()
     from warprun.runs.evaluation import describe_checkpoint, evaluate_run
 
     line = LINES[settings.checkpoint]
