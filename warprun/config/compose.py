@@ -314,14 +314,13 @@ def _free(config: Config, unset: Sequence[str], overrides: Sequence[str], choice
 def _compose_agent(overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
     """Return the config that Hydra composes from `overrides`, and which settings of its agent that may follow from the run nobody gives."""
     register(overrides)
-    agents = _agents()
-    names = {name: may_follow(name, settings) for name, settings in agents.items()}
-    with _without_defaults({f"{name}_schema": each for name, each in names.items() if each}):
+    names = {f"{name}_schema": may_follow(name, settings) for name, settings in _agents().items()}
+    with _without_defaults({schema: each for schema, each in names.items() if each}):
         composed = _compose(overrides)
-    agent, found = composed.agent, _as_written(composed.agent)
-    unset = [name for name in names.get(agent.name, ()) if found[name] == NOT_GIVEN]
+    agent, kind = composed.agent, OmegaConf.get_type(composed.agent)
+    unset = [name for name, value in _as_written(agent).items() if value == NOT_GIVEN]
     for name in unset:
-        agent[name] = getattr(agents[agent.name], name)
+        agent[name] = getattr(kind, name)
     return composed, unset
 
 
