@@ -76,7 +76,8 @@ main.run(["env=cartpole", "n_envs=8", "{setting}={network}:make"])
 def test_what_a_run_does_not_import_of_torch_can_be_imported(module: str) -> None:
     code = f"""
 from warprun.cli.loading import import_torch
-import_torch()
+from warprun.config.compose import compose
+import_torch(compose(["env=cartpole"]))
 import torch
 import {module}
 rows, weights = torch.zeros(2, 3, dtype=torch.long, device="meta"), torch.zeros(4, 5, device="meta")

@@ -1,8 +1,10 @@
 """Settings that follow from the run where nobody has given them; those of policies with memory off policy count sequences."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
 
 import warprun
@@ -227,3 +229,20 @@ def test_the_run_says_them_and_writes_them_down(tmp_path: Path, capsys: pytest.C
     saved = rundir.read_config(folder)["agent"]
     assert isinstance(saved, dict)
     assert [saved[name] for name in IN_SEQUENCES] == [32, 0.156, 1000, 1, 0.01]
+
+
+def test_hydra_composes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
+    composes = hydra.compose
+    monkeypatch.setattr(hydra, "compose", lambda name, overrides, **more: calls.append(overrides) or composes(name, overrides, **more))
+    assert Compositions().compose(["env=acrobot", "tuned=none"]).origin.derived
+    assert len(calls) == 1
+
+
+def test_a_setting_that_follows_and_is_left_open_is_refused(refusal: Callable[..., str]) -> None:
+    assert "agent.horizon" in refusal("env=acrobot", "tuned=none", "agent.horizon=???")
+
+
+def test_a_reference_to_what_nobody_gives_is_not_given() -> None:
+    config = compose(["env=acrobot", "tuned=none", "agent.minibatches=${agent.epochs}"])
+    assert config.agent.minibatches == 4 and "agent.minibatches=4" not in config.origin.derived

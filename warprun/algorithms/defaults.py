@@ -144,6 +144,11 @@ def settings_of(agent: AgentConfig, stated: bool) -> list[str]:
     return [] if stated and rules is not IN_SEQUENCES else list(rules)
 
 
+def may_follow(name: str, settings: type[AgentConfig]) -> list[str]:
+    """Return all settings of an agent of this name that may follow from a run."""
+    return list(RULES.get(name, {}) | (IN_SEQUENCES if issubclass(settings, OffPolicyConfig) else {}))
+
+
 def rules_of(agent: AgentConfig) -> dict[str, Rule]:
     """Return the rules for an agent; there may be none."""
     return IN_SEQUENCES if isinstance(agent, OffPolicyConfig) and agent.has_memory() else RULES.get(agent.name, {})

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from warprun.checking.processes import Helper
+from warprun.cli.loading import import_torch
 from warprun.cli.process import DONE, FAILED, Outcome
 from warprun.cli.settings import read_settings, whole_number, with_convolutions
 from warprun.config.environments import environment_config, environment_names
@@ -108,6 +109,7 @@ def check(arguments: Sequence[str]) -> int:
         raise UserError(f"out={out[-1]}: write the name of a file in a folder that exists, such as out=check.json")
     overrides = with_convolutions(overrides)
     config = compose(overrides)
+    import_torch(config)
     # Imported after the checks, because they import torch and numba.
     from warprun.checking.check import check as checked
     from warprun.checking.findings import print_findings, write_findings

@@ -15,6 +15,10 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warprun.config.schema import Config
 
 LOADED_BEFORE = ("decimal", "subprocess", "unicodedata", "uuid", "yaml")
 """Modules with parts in C that reading a config imports: only one library is loaded at a time, so these would wait for those of torch."""
@@ -43,12 +47,13 @@ def _load(library: Path) -> None:
         ctypes.CDLL(None).dlopen(os.fsencode(library), os.RTLD_NOW)
 
 
-def import_torch() -> None:
-    """Import torch without `META_KERNELS`, which take a quarter of its time; tensors on `device="meta"` then lack some operations.
+def import_torch(config: Config) -> None:
+    """Import torch, without `META_KERNELS` if no code of the user may compute with tensors: they take a quarter of its time.
 
-    No code of warprun has such tensors. The compiler of torch, and whatever else imports `WITH_META_KERNELS`, still imports them first.
+    No code of warprun has tensors on `device="meta"`. The compiler of torch, and whatever else imports `WITH_META_KERNELS`, still imports
+    them first.
     """
-    if "torch" in sys.modules:
+    if "torch" in sys.modules or _has_own_code(config):
         return
     with uncollected():
         sys.modules[META_KERNELS] = ModuleType(META_KERNELS)
@@ -57,6 +62,18 @@ def import_torch() -> None:
         finally:
             del sys.modules[META_KERNELS]
     sys.meta_path.insert(0, _MetaKernels())
+
+
+def _has_own_code(config: Config) -> bool:
+    """Return whether a run has an agent or a network of the user, or an environment that is not made of kernel functions."""
+    from warprun.algorithms import AGENTS
+    from warprun.config.registry import has_functions
+
+    agent = config.agent
+    if agent.name not in AGENTS or not has_functions(config.env.module):
+        return True
+    networks = (agent.network.module, *(of_group.get("network", {}).get("module") for of_group in agent.groups.values()))
+    return any(networks)
 
 
 class _MetaKernels(MetaPathFinder, Loader):

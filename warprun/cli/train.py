@@ -68,8 +68,7 @@ def train_one(overrides: list[str], compose: Compose = compose) -> int:
             from warprun.parallel.launch import start
 
             return start(config, overrides)
-        if not _has_own_code_for_torch(config):
-            import_torch()
+        import_torch(config)
         result = _run(asked)
     except RunHasEndedError as error:
         if "resume=auto" not in overrides:
@@ -80,15 +79,6 @@ def train_one(overrides: list[str], compose: Compose = compose) -> int:
         return DONE  # rank 0 says the rest
     print_next_steps([result.folder], result.folder)
     return DONE
-
-
-def _has_own_code_for_torch(config: Config) -> bool:
-    """Return whether code of the user may compute with torch: an agent, a network, or an environment that is not made of kernel functions."""
-    agent = config.agent
-    if agent.name not in AGENTS or not has_functions(config.env.module):
-        return True
-    networks = (config.agent.network.module, *(of_group.get("network", {}).get("module") for of_group in agent.groups.values()))
-    return any(networks)
 
 
 def _asked(overrides: Sequence[str], compose: Compose = compose) -> Continued | Config:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import hydra
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
@@ -20,10 +19,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from warprun.algorithms import AGENTS, agent_names, config_class
-from warprun.algorithms.defaults import settings_of
+from warprun.algorithms.defaults import may_follow, settings_of
 from warprun.config.checks import check
 from warprun.config.concurrency import CONCURRENCY
 from warprun.config.defaults import with_defaults
@@ -36,6 +35,7 @@ from warprun.config.registry import CONF, conf_packages, folders_of, is_shipped,
 from warprun.config.schema import Config, EnvConfig, OriginConfig, from_dict, is_open, written
 from warprun.errors import MOST_PRINTED, UserError, nearest, printable, shown, typed
 from warprun.kernels.driver import prepare
+from warprun.learning.settings.agent import AgentConfig
 from warprun.processes import started
 
 
@@ -49,6 +49,8 @@ VERSION_BASE: _VersionBase = {"version_base": None} if tuple(map(int, hydra.__ve
 PRIMARY = "warprun"
 """The primary config, conf/warprun.yaml. Its name is not `config`, because another project may have a `conf/config.yaml`."""
 
+NOT_GIVEN = "${not_given}"
+"""Stands in a schema for the value of a setting, to show whether it is given: a reference, which settings of all types can be."""
 NO_AGENT = "~agent"
 """Override that composes a config without an agent."""
 
@@ -127,14 +129,22 @@ def register(overrides: Sequence[str]) -> None:
 class Schema(ConfigNode):
     """A schema that is made when a config names it, and Hydra copies it: a command needs few of them, and each takes milliseconds."""
 
-    def __init__(self, name: str, settings: object) -> None:
+    def __init__(self, name: str, settings: object, without: tuple[str, ...] = ()) -> None:
         super().__init__(name, OmegaConf.create(), None, None, None)
-        self.settings = settings
+        self.settings, self._without = settings, without
+        self._others: dict[tuple[str, ...], Schema] = {}
 
     @cached_property
     def made(self) -> DictConfig:
         """The settings with their types and defaults."""
-        return OmegaConf.structured(self.settings)
+        made = OmegaConf.structured(self.settings)
+        for name in self._without:
+            made[name] = NOT_GIVEN
+        return made
+
+    def without(self, *names: str) -> Schema:
+        """Return the same schema in which some settings are `NOT_GIVEN`, the same one each time."""
+        return self._others.setdefault(names, Schema(self.name, self.settings, names))
 
     def __copy__(self) -> ConfigNode:
         return ConfigNode(self.name, self.made, None, None, None)
@@ -269,7 +279,7 @@ def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
     register(overrides)
     given = read(overrides)
     with _alone, explained():  # all of it: schemas lack some defaults for a while
-        composed = _compose(given)
+        composed, unset = _compose_agent(given)
         refuse_plus(overrides)  # after a key that does not exist
         choices = composed.hydra.runtime.choices
         OmegaConf.set_struct(composed, False)
@@ -284,7 +294,7 @@ def _built(overrides: Sequence[str]) -> tuple[Config, bool]:
         measured = OriginConfig.MEASURE if is_auto(overrides) else None
         config.origin = OriginConfig(tuned, written, measured, replacing=files)
         config = _shared(config, given)
-        return replace(config, origin=replace(config.origin, derived=_free(config, given, choices))), refers
+        return replace(config, origin=replace(config.origin, derived=_free(config, unset, given, choices))), refers
 
 
 def _shared(config: Config, overrides: Sequence[str]) -> Config:
@@ -293,8 +303,8 @@ def _shared(config: Config, overrides: Sequence[str]) -> Config:
     n_envs = config.n_envs if size <= 1 else config.concurrency.shareable(config.n_envs, size)
     if n_envs == config.n_envs:
         return config
-    with _without_defaults("config_schema", ["n_envs"]):
-        if not OmegaConf.is_missing(_compose(_untuned(overrides)), "n_envs"):
+    with _without_defaults({"config_schema": ["n_envs"]}):
+        if _as_written(_compose(_untuned(overrides)))["n_envs"] != NOT_GIVEN:
             return config
     how = f"n_envs={n_envs:,} instead of {config.n_envs:,}, which the {size} processes of this run cannot share"
     return replace(config, n_envs=n_envs, origin=replace(config.origin, n_envs=how))
@@ -304,31 +314,54 @@ def _untuned(overrides: Sequence[str]) -> list[str]:
     return [*(override for override in overrides if not override.startswith("tuned=")), "tuned=none"]
 
 
-def _free(config: Config, overrides: Sequence[str], choices: Mapping[str, str]) -> list[str]:
-    """Return, as overrides, the settings of the agent that nobody has given, of those that may follow from the run."""
+def _free(config: Config, unset: Sequence[str], overrides: Sequence[str], choices: Mapping[str, str]) -> list[str]:
+    """Return, as overrides, the settings of the agent that nobody has given, of those that may follow from the run.
+
+    `unset` are those that neither `overrides` nor files give.
+    """
     agent, tuned = config.agent, config.origin.tuned
     names = settings_of(agent, stated=tuned is not None or choices.get("experiment") is not None)
     if not names:
         return []
     if tuned and _compose([*(f"{group}={choices[group]}" for group in ("env", "agent")), f"tuned={tuned}"]).agent.network.type == "mlp":
-        overrides = _untuned(overrides)  # tuned settings count only if they are for memory
-    with _without_defaults(f"{agent.name}_schema", names):
-        given = _compose(overrides).agent
-    return [written(name, getattr(agent, name)) for name in names if OmegaConf.is_missing(given, name)]
+        _, unset = _compose_agent(_untuned(overrides))  # tuned settings count only if they are for memory
+    return [written(name, getattr(agent, name)) for name in names if name in unset]
+
+
+def _compose_agent(overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
+    """Return the config that Hydra composes from `overrides`, and which settings of its agent that may follow from the run nobody gives."""
+    register(overrides)
+    names = {f"{name}_schema": may_follow(name, settings) for name, settings in _agents().items()}
+    with _without_defaults({schema: each for schema, each in names.items() if each}):
+        composed = _compose(overrides)
+    agent, kind = composed.agent, OmegaConf.get_type(composed.agent)
+    unset = [name for name, value in _as_written(agent).items() if value == NOT_GIVEN]
+    for name in unset:
+        agent[name] = getattr(kind, name)
+    return composed, unset
+
+
+def _as_written(config: DictConfig) -> dict[str, object]:
+    """Return a config with references as texts."""
+    return cast("dict[str, object]", OmegaConf.to_container(config, resolve=False))
+
+
+def _agents() -> dict[str, type[AgentConfig]]:
+    """Return the settings of the agents that Hydra has schemas of, by name."""
+    found = {file.removesuffix("_schema.yaml"): getattr(schema, "settings", None) for file, schema in ConfigStore.instance().repo.items()}
+    return {name: each for name, each in found.items() if isinstance(each, type) and issubclass(each, AgentConfig)}
 
 
 @contextmanager
-def _without_defaults(schema: str, names: Sequence[str]) -> Iterator[None]:
-    """Let Hydra compose with a schema in which settings have no value, so that it shows which are given."""
-    kept = ConfigStore.instance().repo[f"{schema}.yaml"]
-    empty = OmegaConf.structured(copy(kept).node)
-    for name in names:
-        empty[name] = MISSING
-    ConfigStore.instance().repo[f"{schema}.yaml"] = ConfigNode(kept.name, empty, None, None, None)
+def _without_defaults(names: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    """Let Hydra compose with schemas in which settings, by schema, are `NOT_GIVEN`, so that it shows which are given."""
+    repo = ConfigStore.instance().repo
+    kept = {f"{schema}.yaml": repo[f"{schema}.yaml"] for schema in names}
+    repo.update({f"{schema}.yaml": kept[f"{schema}.yaml"].without(*without) for schema, without in names.items()})
     try:
         yield
     finally:
-        ConfigStore.instance().repo[f"{schema}.yaml"] = kept
+        repo.update(kept)
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
