@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import types
 from collections import namedtuple
@@ -366,7 +367,7 @@ def own_tuple(module: types.ModuleType, name: str, values: NamedTuple) -> NamedT
 
 def is_tried(module: types.ModuleType) -> bool:
     """Return whether the functions of a kernel module were tried, as `note_tried` says."""
-    return _mark(module).exists()
+    return os.path.exists(_mark(module))
 
 
 def note_tried(module: types.ModuleType) -> None:
