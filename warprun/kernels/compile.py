@@ -55,6 +55,11 @@ FLAGS: dict[str, object] = {"error_model": "numpy", "fastmath": {"contract", "ar
 
 thrift.spare()
 
+# A process that is forked while another thread compiles would wait for that thread, which it does not have.
+os.register_at_fork(
+    before=global_compiler_lock.acquire, after_in_parent=global_compiler_lock.release, after_in_child=global_compiler_lock.release
+)
+
 COMPILES = not numba.config.DISABLE_JIT
 """False under NUMBA_DISABLE_JIT=1, where every function runs as plain Python."""
 
