@@ -27,6 +27,7 @@ from warprun.kernels import ahead, cache
 from warprun.kernels.bound import Call, kernel_module
 from warprun.kernels.cache import KernelFiles
 from warprun.kernels.compile import FLAGS, kernel_function, load_module, own_tuple
+from warprun.kernels.kept import compile_here
 from warprun.random import Rng, uniform
 
 # Damaged files --------------------------------------------------------------------------------------------------------
@@ -177,6 +178,16 @@ def test_kernels_that_cannot_be_written_are_used_once(warm: Path, capsys: pytest
     monkeypatch.setattr(cache, "replace", full)
     assert results(load()) == (8.0, 12.0)
     assert capsys.readouterr().err == f"warning: kernels: cannot keep compiled kernels in {warm / 'functions'}: No space left on device\n"
+
+
+def test_a_cache_that_cannot_be_looked_into_is_told_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a home folder that this user may not enter; a root of tests may enter all, so a name that is too long stands for it."""
+    monkeypatch.setenv("WARPRUN_CACHE_DIR", "x" * 300)
+    ahead.expect("probe", (), processes=0)
+    module = load()
+    assert results(module) == (8.0, 12.0)
+    err = capsys.readouterr().err
+    assert err.count("\n") == err.count("File name too long") == 1 and "set WARPRUN_CACHE_DIR to a writable folder" in err
 
 
 def add_one(part, x):
@@ -371,6 +382,14 @@ def test_this_process_compiles_what_another_one_cannot(empty_cache: None, monkey
     assert asked(failed) == 1
     np.testing.assert_allclose(result(failed), np.sqrt([0.5, 2.0]), rtol=1e-4)
     assert sum(failed.kernel.stats.cache_misses.values()) == 1
+
+
+def test_a_process_whose_kernels_cannot_be_kept_compiles_no_more(empty_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [module_of(each).kernel for each in (math.sqrt, math.exp)]
+    monkeypatch.setattr(cache, "replace", lambda path, content: None)
+    assert [compile_here(kernel, [typeof(np.zeros(2, np.float32))]) for kernel in kernels] == [False, False]
+    monkeypatch.undo()
+    assert compile_here(module_of(math.tan).kernel, [typeof(np.zeros(2, np.float32))])
 
 
 @pytest.mark.parametrize("begun", [False, True])

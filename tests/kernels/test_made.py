@@ -1,11 +1,15 @@
 """Functions that functions make, in another process, and functions that are rebuilt, by several threads."""
 
+import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
 
 import pytest
+from numba.core.compiler_lock import global_compiler_lock
 
 from tests.learning.cpu.test_gradient import NETWORKS, SPACES, learner_for
 from warprun.kernels import compile
@@ -55,3 +59,23 @@ def test_two_threads_rebuild_one_function(monkeypatch: pytest.MonkeyPatch) -> No
     with second:
         first = plain_function(half)
         assert made[0].result() is first
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_is_forked_while_a_thread_compiles_can_compile() -> None:
+    compiles = Event()
+
+    @global_compiler_lock
+    def compile_for_a_while() -> None:
+        compiles.set()
+        Event().wait(0.2)
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(compile_for_a_while)
+        compiles.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # ends a process that waits for the thread
+            with global_compiler_lock:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0

@@ -183,6 +183,15 @@ def test_memory_begins_anew_with_every_episode_and_only_then(kind: str, shared: 
     check_memory(agent, engine, 1)  # a reset forgets everything
 
 
+def test_what_is_restored_is_remembered_where_the_trial_of_the_kernels_ended_an_episode() -> None:
+    agent = build("ppo", maze(), n_envs=6, network=NetworkConfig(type="lstm", **SMALL))
+    engine = engine_for(agent, maze())
+    engine.trajectory.truncated[-1] = engine.trajectory.terminated[-1, 0] = True
+    engine.reset()
+    state = engine.trajectory.state()["agent/carry"].fill_(0.5)
+    assert torch.equal(engine.trajectory.carry_before("agent", 0), state)
+
+
 def probabilities(learner: Learner[Any], taken: Trajectory) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probabilities of the actions of a rollout as the gradient sees them, and as they were when it acted."""
     batch = learner.batch(taken).samples()

@@ -15,7 +15,7 @@ from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.kernels import driver
-from warprun.parallel.launch import SHARED_MEMORY, check_gpus, leftovers_removed
+from warprun.parallel.launch import SHARED_MEMORY, check_gpus, leftovers_removed, mpiexec
 from warprun.processes import Layout, fit
 
 TORCH = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
@@ -43,6 +43,16 @@ def test_processes_have_the_roles_of_the_layout() -> None:
     assert [layout.actor_of(process) for process in range(2, 8)] == [0, 0, 0, 1, 1, 1]
     assert layout.name(7) == "rank 7 (serves the environment of actor 1)"
     assert [layout.rank(actor) for actor in range(2)] == [2, 3]  # among those that exchange rollouts
+
+
+def test_an_mpiexec_that_hides_failures_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The one of SLURM ends with 0 also if srun does not start."""
+    (tmp_path / "mpiexec.slurm").touch(mode=0o755)
+    (tmp_path / "mpiexec").symlink_to("mpiexec.slurm")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="mpiexec calls srun and reports success whatever happens"):
+        mpiexec()
 
 
 def test_fewer_gpus_than_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,12 +65,16 @@ def import_torch(config: Config) -> None:
 
 
 def _has_own_code(config: Config) -> bool:
-    """Return whether a run has an agent or a network of the user, or an environment that is not made of kernel functions."""
+    """Return whether a run has an agent or a network of the user, or an environment that is not made of kernel functions.
+
+    Of a run that continues, the environment is a copy, which is not imported to see what it is.
+    """
     from warprun.algorithms import AGENTS
+    from warprun.config import environment_copy
     from warprun.config.registry import has_functions
 
-    agent = config.agent
-    if agent.name not in AGENTS or not has_functions(config.env.module):
+    agent, module = config.agent, config.env.module
+    if agent.name not in AGENTS or environment_copy.find(module) is not None or not has_functions(module):
         return True
     networks = (agent.network.module, *(of_group.get("network", {}).get("module") for of_group in agent.groups.values()))
     return any(networks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,12 +56,16 @@ NO_AGENT = "~agent"
 """Override that composes a config without an agent."""
 
 _alone = threading.RLock()
-"""Held by the thread that composes: a process has one Hydra and one store of schemas."""
+"""Held by the thread that composes: a process has one Hydra and one store of schemas. A fork waits until none does."""
+os.register_at_fork(before=_alone.acquire, after_in_parent=_alone.release, after_in_child=_alone.release)
 
 
 @contextmanager
 def own_hydra() -> Iterator[None]:
-    """Let Hydra compose configs of warprun in this context, one thread at a time, also within a program of Hydra that calls warprun."""
+    """Let Hydra compose configs of warprun in this context, one thread at a time.
+
+    Also within a program of Hydra, if it calls warprun from the thread that composes its own configs: a process has one Hydra.
+    """
     with _alone:
         of_program, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
         try:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
+from glob import glob
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -90,7 +91,8 @@ def expect(name: str, modules: Sequence[str], processes: int = 1, source: Path |
     """
     if os.environ.get("NUMBA_DISABLE_JIT") == "1" or _waiting:
         return
-    newest = max(map(_changed_s, cache_root().glob(f"{module_name(name)}-*")), default=None)
+    kept = glob(f"{module_name(name)}-*", root_dir=cache_root())
+    newest = max((_changed_s(cache_root() / each) for each in kept), default=None)
     changed = source is not None and newest is not None and any(_changed_s(each) > newest for each in source.parent.glob("*.py"))
     first = _written(early) if early and (newest is None or changed) else b""
     _early[:] = [_start(modules, first)] if first else []
@@ -115,14 +117,14 @@ def want(module: ModuleType, kernel: str, signature: Sequence[Type]) -> None:
         return
     codegen = dispatcher.targetctx.codegen()
     path = files.path(dispatcher._cache._index_key(types, codegen))
-    if not path.exists():
+    if not os.path.exists(path):
         gpu = codegen.magic_tuple() if "device" in dispatcher.targetoptions else None
         _wanted[path] = module, Order(module.__recipe__, kernel, types, gpu)
 
 
 def begin(processes: int = 1) -> None:
     """Let up to so many processes compile all that is wanted, in this order; each begins at another place."""
-    wanted = {path: each for path, each in _wanted.items() if not path.exists()}
+    wanted = {path: each for path, each in _wanted.items() if not os.path.exists(path)}
     _wanted.clear()
     _begun.clear()
     written = {path: _written(order) for path, (_, order) in wanted.items()}
@@ -172,7 +174,7 @@ def share() -> None:
         path, (module, order) = _begun.popitem()
         dispatcher = getattr(module, order.kernel)
         files, key = dispatcher._cache._cache_file, dispatcher._cache._index_key(order.types, dispatcher.targetctx.codegen())
-        if not path.exists() and not files.is_taken(key):
+        if not os.path.exists(path) and not files.is_taken(key):
             awaited.pop(path, None)
             with suppress(NumbaError):
                 dispatcher.compile(order.types)
@@ -192,7 +194,7 @@ def _start(modules: Sequence[str], early: bytes = b"") -> subprocess.Popen[bytes
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], path: Path) -> None:
-    while not path.exists() and any(process.poll() is None for process in processes):
+    while not os.path.exists(path) and any(process.poll() is None for process in processes):
         time.sleep(POLL_S)
 
 
@@ -227,4 +229,5 @@ def serve(parent: int, modules: Sequence[str], early: bytes) -> None:
         with suppress(Exception):  # the process that wants the kernel compiles it itself, and tells its own error
             recipe, kernel, types, gpu = pickle.loads(order)
             with compiling_for(*gpu) if gpu else nullcontext():
-                compile_here(getattr(load_module(*recipe), kernel), types)
+                if not compile_here(getattr(load_module(*recipe), kernel), types):
+                    return

@@ -4,7 +4,7 @@ Numba unpickles and runs its cache files unchecked: a flipped bit raises an arbi
 So `KernelFiles` replaces `_cache_file`, the object in which Numba's cache of a kernel stores its results. Numba and
 numba-cuda call only its `load` and `save`, here while the kernel is compiled within `alone`. A file holds one compiled
 signature and is written to a temporary file and renamed, and there is no index, so several processes can share a
-folder.
+folder. Whether a file exists is asked by `os.path.exists`: `Path.exists` raises where a folder may not be entered.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class KernelFiles:
         awaited.pop(path, lambda: None)()
         lock = FileLock(path.with_suffix(".lock"), timeout=WAIT_S)
         try:
-            if not path.exists():
+            if not os.path.exists(path):
                 lock.acquire()
         except Timeout:
             notice(f"another process has compiled {path.stem} for {WAIT_S:.0f} s; compiling it here, too")
@@ -118,7 +118,7 @@ class KernelFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            notice(f"cannot read {path}: {error.strerror}; compiling anew")
+            notice(f"cannot read compiled kernels in {self._folder}: {error.strerror}; compiling anew", once=str(self._folder))
             return None
         payload = content[DIGEST_BYTES:]
         if content[:DIGEST_BYTES] != self._digest(payload):
@@ -157,7 +157,7 @@ def write_source(path: Path, source: str) -> None:
     """Write the source of a kernel module, for reading and for Numba's messages, unless the file has it already. Raises OSError."""
     wanted = source.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    there = path.read_bytes() if path.exists() else None
+    there = path.read_bytes() if os.path.exists(path) else None
     if there != wanted:
         replace(path, wanted)
     if there is not None and without_comments(there.decode(errors="replace")) != without_comments(source):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import types
 from collections import namedtuple
@@ -53,6 +54,11 @@ FLAGS: dict[str, object] = {"error_model": "numpy", "fastmath": {"contract", "ar
 
 
 thrift.spare()
+
+# A process that is forked while another thread compiles would wait for that thread, which it does not have.
+os.register_at_fork(
+    before=global_compiler_lock.acquire, after_in_parent=global_compiler_lock.release, after_in_child=global_compiler_lock.release
+)
 
 COMPILES = not numba.config.DISABLE_JIT
 """False under NUMBA_DISABLE_JIT=1, where every function runs as plain Python."""
@@ -366,7 +372,7 @@ def own_tuple(module: types.ModuleType, name: str, values: NamedTuple) -> NamedT
 
 def is_tried(module: types.ModuleType) -> bool:
     """Return whether the functions of a kernel module were tried, as `note_tried` says."""
-    return _mark(module).exists()
+    return os.path.exists(_mark(module))
 
 
 def note_tried(module: types.ModuleType) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import pickle
 from contextlib import nullcontext
 from functools import cache, partial
@@ -47,7 +48,7 @@ def keep(kernel: Dispatcher, module: ModuleType, owner: str) -> None:
 
     def compile_alone(signature: tuple[Type, ...]) -> object:
         key = numbas._index_key(signature, kernel.targetctx.codegen())
-        told = nullcontext() if files.path(key).exists() else waiting.on(f"compiling {kernel.py_func.__name__}", owner)
+        told = nullcontext() if os.path.exists(files.path(key)) else waiting.on(f"compiling {kernel.py_func.__name__}", owner)
         # A thread that waits holds the lock of Numba, which one that compiles could need.
         with global_compiler_lock, told, files.alone(key):
             return compile_here(signature)
@@ -55,11 +56,16 @@ def keep(kernel: Dispatcher, module: ModuleType, owner: str) -> None:
     kernel.compile = compile_alone
 
 
-def compile_here(kernel: Dispatcher, kinds: Sequence[Type]) -> None:
-    """Compile a kernel of `load_module` for arguments of these types, unless the cache has it or another process compiles it now."""
+def compile_here(kernel: Dispatcher, kinds: Sequence[Type]) -> bool:
+    """Compile a kernel of `load_module` for arguments of these types, unless the cache has it or another process compiles it now.
+
+    Return whether the cache has it then: if not, no other process gets what this one compiles.
+    """
     files, key = kernel._cache._cache_file, kernel._cache._index_key(tuple(kinds), kernel.targetctx.codegen())
-    if not files.path(key).exists() and not files.is_taken(key):
-        kernel.compile(tuple(kinds))
+    if os.path.exists(files.path(key)) or files.is_taken(key):
+        return True
+    kernel.compile(tuple(kinds))
+    return os.path.exists(files.path(key))
 
 
 def _key(kernel: Dispatcher, module: ModuleType, index: Index, kinds: tuple[Type, ...], codegen: CPUCodegen) -> str:

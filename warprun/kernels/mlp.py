@@ -37,7 +37,7 @@ class Layer(NamedTuple):
     out_row: int
     """First row of the outputs in a block."""
     activation: int
-    """LINEAR, TANH or RELU."""
+    """LINEAR, TANH or RELU, or a recurrent layer of `warprun.kernels.memory`."""
 
 
 class Carry(NamedTuple):

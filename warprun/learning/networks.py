@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,8 +27,10 @@ OWN_NETWORK = "agent.network.module"
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
-_drawing = threading.Lock()
-"""Held by the thread that draws first weights: torch draws them from the one generator of the process."""
+_drawing = threading.RLock()
+"""Held by the thread that draws first weights, perhaps within those of a network that trains another: torch draws them from the one
+generator of the process."""
+os.register_at_fork(before=_drawing.acquire, after_in_parent=_drawing.release, after_in_child=_drawing.release)
 
 
 def seeded(seed: int, make: Callable[[], N]) -> N:

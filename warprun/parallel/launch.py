@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from warprun.config.schema import Config, load_environment
-from warprun.errors import UserError
+from warprun.errors import UserError, typed
 from warprun.kernels.driver import visible_gpus, why_no_cuda
 from warprun.processes import FIRST_IS_LOST, PARENT, SOCKET, Layout, fit
 from warprun.runs import signals
@@ -66,11 +66,16 @@ def layout(config: Config, size: int) -> Layout:
 
 
 def mpiexec() -> str:
-    """Return the mpiexec of this Python environment, or the first on the PATH. Raises UserError if there is none."""
+    """Return the mpiexec of this Python environment, or the first on the PATH. Raises UserError if none tells how runs end."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
         raise UserError("there is no mpiexec, which starts several processes: pip install 'warprun[mpi]', or load the MPI of the cluster")
+    if Path(found).resolve().name == "mpiexec.slurm":
+        raise UserError(
+            f"{typed(Path(found))} calls srun and reports success whatever happens: pip install 'warprun[mpi]', load another MPI,"
+            " or start the processes with srun, without concurrency.processes"
+        )
     return found
 
 

@@ -12,6 +12,7 @@ import torch
 from warprun.config.saved import agent_settings
 from warprun.errors import UserError, did_you_mean, shown
 from warprun.learning.acting import Acting
+from warprun.learning.networks import seeded
 from warprun.learning.settings.agent import AgentConfig, check_groups, check_settings, group_config
 from warprun.policies.policy import GroupPolicy, Policy
 from warprun.run_folder import LINES
@@ -58,8 +59,8 @@ def _spec(saved: checkpoints.Loaded) -> Spec:
 
 def _group_policy(agent: AgentConfig, group: GroupSpec, saved: checkpoints.Loaded) -> GroupPolicy:
     module, _, function = agent.acting.partition(":")
-    with torch.random.fork_rng(devices=[]):  # first weights are drawn, and the numbers of the program stay as they are
-        acting: Acting = getattr(import_module(module), function)(group_config(agent, group.name), group)
+    # First weights are drawn, and the numbers of the program stay as they are.
+    acting: Acting = seeded(0, lambda: getattr(import_module(module), function)(group_config(agent, group.name), group))
     before = f"agent/{group.name}/"
     try:
         restore(acting.tensors, {name: saved.tensors[f"{before}{name}"] for name in acting.tensors if f"{before}{name}" in saved.tensors})

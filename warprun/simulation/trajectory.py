@@ -67,7 +67,7 @@ def rows_of(alive: torch.Tensor) -> torch.Tensor:
 
 
 class Carry(NamedTuple):
-    """The memory of a policy of A actors: H numbers of the episodes for each actor, written by the agent."""
+    """The memory of a policy of A actors: H numbers of the episodes for each actor, written by the agent, or by a fused rollout."""
 
     first: torch.Tensor
     """[N, A, H] float32: before row 0."""
@@ -137,6 +137,9 @@ class Trajectory:
         """Let all policies forget: every environment begins an episode. Simulators call this when they reset."""
         for carry in self.carries.values():
             carry.after[-1].zero_()
+            # What is restored later was no end of an episode, but the step with which kernels are tried may have been one.
+            self.terminated[-1].zero_()
+            self.truncated[-1].zero_()
 
     def carry_before(self, name: str, row: int) -> torch.Tensor:
         """Return what a group's policy remembers before row `row`, [N, A, H]: after the row before, zeros where that ended an episode.

@@ -130,7 +130,7 @@ class LayersConfig:
         return self.remembers and all(units % KERNEL_UNITS == 0 for units in self.units)
 
     def no_kernels(self) -> str:
-        """Return why kernels cannot compute the network; empty if they can."""
+        """Return why kernels cannot compute the network, on a GPU or of an agent that does not unroll in kernels; empty if they can."""
         if not self.remembers:
             return self.no_kernel_layers()
         told = f"torch computes networks with memory, agent.network.type={self.type}"
