@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,13 @@ def test_a_best_checkpoint_of_a_discarded_part_goes(home):
     checkpoint.save(home / "run", 10**6, dict(best.tensors), best.meta, 2, checkpoint.BEST)
     assert run(["resume=run", "total_steps=4096"]) == 0
     assert checkpoint.load(home / "run", checkpoint.BEST).env_steps <= 4096
+
+
+def test_a_run_goes_on_in_a_process_that_has_imported_nothing(home) -> None:
+    code = """
+from warprun.cli import main, train
+train._run = lambda asked: print("goes on")
+print(main.run(["resume=run", "total_steps=4096"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=home)
+    assert done.stdout.split("\n")[:2] == ["goes on", "0"]

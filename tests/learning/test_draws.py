@@ -145,3 +145,9 @@ def test_first_weights_are_those_of_the_seed_beside_another_thread() -> None:
     with ThreadPoolExecutor(1) as second:
         found = [seeded(1, first), other[0].result()]
     assert all(torch.equal(a.weight, b.weight) for a, b in zip(alone, found, strict=True))
+
+
+def test_a_network_may_make_another_one() -> None:
+    inner, outer = seeded(1, lambda: (seeded(2, lambda: nn.Linear(3, 2)), nn.Linear(3, 2)))
+    for seed, found in ((2, inner), (1, outer)):
+        assert torch.equal(found.weight, seeded(seed, lambda: nn.Linear(3, 2)).weight)
