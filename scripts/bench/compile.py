@@ -156,9 +156,9 @@ def inside(arguments: list[str]) -> int:
 
     import_torch = loading.import_torch
 
-    def then_install() -> None:
+    def then_install(config: Any) -> None:
         """Import what is watched no earlier than a command without a watch does."""
-        import_torch()
+        import_torch(config)
         install()
         from warprun.runs.run import Run
 
