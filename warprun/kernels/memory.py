@@ -173,6 +173,11 @@ def end_tile(inference, thread, first, lanes, n_actors):
                 store_carry(network, block, c, ages[number * COLUMNS + c], inference.after[last, (first + lane) * n_actors + begin + a])
 
 
+def own_block(network, part):
+    """Return where the block of a part begins."""
+    return part * network.rows * COLUMNS
+
+
 def with_memory(inference, thread, t, n_actors, begin, block, ahead, ends):
     """Compute a part of the actors from their observations and what they remember, see `mlp.infer`.
 

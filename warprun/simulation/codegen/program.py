@@ -18,8 +18,8 @@ from functools import lru_cache
 
 from warprun.environment import Group
 from warprun.kernels.lanes import AT_ONCE, lowest_bit, set_flags
-from warprun.kernels.memory import begin_tile, end_tile, with_memory
-from warprun.kernels.mlp import infer_by, without_memory
+from warprun.kernels.memory import begin_tile, end_tile, own_block, with_memory
+from warprun.kernels.mlp import infer_by, same_block, without_memory
 from warprun.kernels.mlp_cuda import load_columns, store_outputs
 from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.bodies import Bodies
@@ -167,8 +167,12 @@ def _written(plan: ArrayPlan, auto_reset: bool, inference: tuple[tuple[str, Func
 def _inference(plan: ArrayPlan) -> dict[str, Function]:
     """Return the functions that compute a network within a rollout, by the names that the source uses."""
     if plan.target is CPU:
-        of_memory: dict[str, Function] = {"infer_with_memory": infer_by(with_memory), "begin_tile": begin_tile, "end_tile": end_tile}
-        return {"infer": infer_by(without_memory), **(of_memory if plan.memory else {})}
+        of_memory: dict[str, Function] = {
+            "infer_with_memory": infer_by(with_memory, own_block),
+            "begin_tile": begin_tile,
+            "end_tile": end_tile,
+        }
+        return {"infer": infer_by(without_memory, same_block), **(of_memory if plan.memory else {})}
     # Imports Numba's CUDA part, which may be absent where there is no GPU.
     from warprun.simulation.cuda_layers import chosen
 
