@@ -341,6 +341,7 @@ NUMBERS = count()
 
 @pytest.fixture
 def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ahead.dismiss()  # what tests before have wanted
     monkeypatch.setenv("WARPRUN_CACHE_DIR", str(tmp_path))
 
 
