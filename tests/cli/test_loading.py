@@ -40,7 +40,7 @@ print(rounds > 10_000, loaded, imported, waited, float(torch.ones(3).sum()))
     assert python(code) == "True True False [] 3.0"
 
 
-def test_a_run_imports_neither_the_compiler_of_torch_nor_kernels_for_tensors_without_memory() -> None:
+def test_a_run_imports_neither_the_compiler_of_torch_nor_kernels_for_meta_tensors() -> None:
     code = """
 import sys
 from warprun.cli import main, train

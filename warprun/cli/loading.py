@@ -1,4 +1,4 @@
-"""A shorter start of a command: libraries of torch are loaded while settings are read, and it is imported without what no run needs."""
+"""A shorter start of a command: libraries of torch are loaded while settings are read, and most runs import it without meta kernels."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 LOADED_BEFORE = ("decimal", "subprocess", "unicodedata", "uuid", "yaml")
 """Modules with parts in C that reading a config imports: only one library is loaded at a time, so these would wait for those of torch."""
 META_KERNELS = "torch._meta_registrations"
-"""The module of torch's kernels for tensors without memory (`device="meta"`) that are written in Python."""
+"""The module of torch's kernels for meta tensors (`device="meta"`) that are written in Python."""
 WITH_META_KERNELS = ("torch._decomp", "torch._dynamo", "torch._prims", "torch._refs")
 """Modules, such as the compiler of torch, that can be imported after that one only."""
 
 
 def begin_to_load_torch() -> None:
-    """Load the libraries of torch in a thread, while this one reads the config: 0.3 s, without the lock of Python (GIL)."""
+    """Load the libraries of torch in a thread, while this one reads the config, without the lock of Python (GIL)."""
     found = find_spec("torch")
     if found and found.origin:
         library = Path(found.origin).with_name("lib") / "libtorch_python.so"  # which depends on all others that an import loads
@@ -48,10 +48,9 @@ def _load(library: Path) -> None:
 
 
 def import_torch(config: Config) -> None:
-    """Import torch, without `META_KERNELS` if no code of the user may compute with tensors: they take a quarter of its time.
+    """Import torch, without `META_KERNELS` if no code of the user may compute with tensors: they take a large part of its time.
 
-    No code of warprun has tensors on `device="meta"`. The compiler of torch, and whatever else imports `WITH_META_KERNELS`, still imports
-    them first.
+    No code of warprun has meta tensors. The compiler of torch, and whatever else imports `WITH_META_KERNELS`, still imports them first.
     """
     if "torch" in sys.modules or _has_own_code(config):
         return
@@ -81,7 +80,7 @@ def _has_own_code(config: Config) -> bool:
 
 
 class _MetaKernels(MetaPathFinder, Loader):
-    """Imports `META_KERNELS` before the first of `WITH_META_KERNELS`, which may come with them; it is not imported twice then."""
+    """Imports `META_KERNELS` before the first of `WITH_META_KERNELS`; if that was imported with them, it is not imported again."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name not in WITH_META_KERNELS:

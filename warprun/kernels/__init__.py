@@ -3,10 +3,11 @@
 The way of a function. `check` refuses what kernels cannot do, with the line of the user (`flow` follows its paths).
 `compile` makes a Numba function of it and of all that it calls, with float32 in place of float, and loads modules of
 kernels from source; `integers` does the same for targets that compile nothing. `fingerprint` hashes everything that
-compiled code depends on, the keys of the cache. `cache` has its files, `kept` those of kernels and `pieces` those of the
-functions in them, so that a change compiles only what it touches, and `ahead` lets another process fill both; `made` are
-functions that functions make, there as here. `waiting` tells a person how long it takes. `thrift` leaves out what Numba
-does and kernels do not need. `compilers` says how Numba and LLVM compile a kernel, with an entry point that takes one address.
+compiled code depends on, the keys of the cache; `bytecode` reads what a function refers to. `cache` has its files,
+`kept` those of kernels and `pieces` those of the functions in them, so that a change compiles only what it touches,
+and `ahead` lets another process fill both; `made` are functions that functions make, there as here. `waiting` tells a
+person how long it takes. `thrift` leaves out what Numba does and kernels do not need. `compilers` says how Numba and
+LLVM compile a kernel, with an entry point that takes one address.
 
 The way of a loop over lanes to vectors: read `lanes`, then `lane_regions`, `lane_values`, `lane_cut`.
 

@@ -29,7 +29,7 @@ CACHE, EXTENDED, DEREF = dis.opmap["CACHE"], dis.EXTENDED_ARG, dis.opmap["LOAD_D
 def instructions(code: CodeType) -> tuple[Instruction, ...]:
     """Return the instructions of bytecode, without inline caches and with whole arguments.
 
-    The same as those of `dis`, which also computes texts, lines and labels of each: a tenth of a second for the kernels of a run.
+    The same as those of `dis`, which also computes texts, lines and labels of each, and takes longer.
     """
     found, before, words = [], 0, code.co_code
     for at in range(0, len(words), 2):
@@ -43,8 +43,8 @@ def instructions(code: CodeType) -> tuple[Instruction, ...]:
         elif number in dis.hasname:
             value = code.co_names[argument >> NAME_BITS.get(name, 0)]
         elif number == DEREF:
-            value = dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
-            value = list(value)[argument]
+            names = dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
+            value = list(names)[argument]
         found.append(Instruction(name, argument, value))
     return tuple(found)
 
