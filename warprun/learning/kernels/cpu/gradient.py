@@ -88,7 +88,7 @@ class Workspace(NamedTuple):
     """[thread, row, COLUMNS]: what a loss keeps of each row."""
     terms: NDArray[np.float32]
     """[thread, term, COLUMNS]."""
-    picked: NDArray[np.int64]
+    picked: NDArray[np.uint64]
     """[thread, COLUMNS]."""
     zeros: NDArray[np.float32]
     """[row]."""
@@ -235,7 +235,7 @@ class Shares:
         self.memory = Workspace(
             scratch=aligned_zeros(threads, max(1, loss.scratch), COLUMNS),
             terms=aligned_zeros(threads, loss.terms, COLUMNS),
-            picked=np.zeros((threads, COLUMNS), np.int64),
+            picked=np.zeros((threads, COLUMNS), np.uint64),
             zeros=aligned_zeros(rows),
             gradient=aligned_zeros(SHARES, parameters),
             sums=np.zeros((SHARES, loss.terms)),

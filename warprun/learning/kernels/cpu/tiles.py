@@ -50,8 +50,8 @@ class Tile(NamedTuple):
     """[term, column]: what `add_term` adds."""
     zeros: NDArray[np.float32]
     """[row]."""
-    picked: NDArray[np.int64]
-    """[column]: the row in each column, see `observe`."""
+    picked: NDArray[np.uint64]
+    """[column]: the row in each column, see `observe`; unsigned, so that no index can be negative, which a kernel would have to ask."""
     kept: bool
     """Whether the blocks hold activations of the rollout already."""
 
