@@ -105,7 +105,7 @@ def test_files_are_written_through_to_the_disk(works: bool, tmp_path: Path, monk
 
 
 def test_windows_is_refused() -> None:
-    code = "import sys; sys.platform = 'win32'; import warprun"
+    code = "import shutil, sys; sys.platform = 'win32'; import warprun"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("warprun.errors.UserError: warprun runs on Linux and macOS;")
 

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[1]
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
-PYTHON = ("3.11", "3.12")
+PYTHON = ("3.11", "3.12", "3.13")
 
 
 def extras(text: str) -> set[str]:
@@ -89,7 +89,7 @@ def test_the_apptainer_recipe_installs_the_checkout_for_cuda() -> None:
     text = (ROOT / "apptainer.def").read_text()
     header, *sections = re.split(r"^%(\w+)$", text, flags=re.MULTILINE)
     fields = dict(line.split(": ") for line in header.splitlines() if line and not line.startswith("#"))
-    assert fields.keys() == {"Bootstrap", "From"} and fields["From"] == f"python:{PYTHON[-1]}-slim"
+    assert fields.keys() == {"Bootstrap", "From"} and fields["From"] in {f"python:{each}-slim" for each in PYTHON}
     found = dict(zip(sections[::2], sections[1::2], strict=True))
     assert found.keys() == {"files", "post", "environment", "runscript", "test"}
     assert "cuda12" in extras(found["post"]) <= set(SETUP["options.extras_require"])

@@ -104,17 +104,22 @@ def _dumps(module: ModuleType, compiler: str, value: object) -> bytes:
 
 def _loads(module: ModuleType, content: bytes) -> object:
     """Return a compiled kernel for `module`."""
+    return _Reader(module, content).load()
 
-    def placed(place: tuple[object, ...]) -> object:
+
+class _Reader(pickle.Unpickler):
+    """Reads what `_dumps` has written, for a module."""
+
+    def __init__(self, module: ModuleType, content: bytes) -> None:
+        super().__init__(io.BytesIO(content))
+        self._module = module
+
+    def persistent_load(self, place: tuple[object, ...]) -> object:
         kind, *more = place
         if kind == "environment":
             name, constants = more
-            return lookup_environment(name) or _environment(module, cast(str, name), cast("list[object]", constants))
-        return getattr(module, cast(str, more[0])) if kind == "class" else module.__name__
-
-    reader = pickle.Unpickler(io.BytesIO(content))
-    reader.persistent_load = placed  # type: ignore[method-assign,assignment]
-    return reader.load()
+            return lookup_environment(name) or _environment(self._module, cast(str, name), cast("list[object]", constants))
+        return getattr(self._module, cast(str, more[0])) if kind == "class" else self._module.__name__
 
 
 def _environment(module: ModuleType, name: str, constants: list[object]) -> Environment:
