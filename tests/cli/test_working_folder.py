@@ -53,7 +53,7 @@ def test_a_broken_file_is_one_line_with_its_place(started, refusal, content, mes
 def test_a_working_folder_that_is_gone(tmp_path):
     script = f"import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); import sys; sys.path.insert(0, {str(ROOT)!r})"
     script += "; from warprun.cli.main import run; sys.exit(run(['env=cartpole']))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "warprun: error: the working folder cannot be used: No such file or directory; change to another folder\n"
 
