@@ -1,15 +1,14 @@
 """Processor seconds in which the CUDA kernels of a run compile for sm_90, without a GPU (extra `ptx`).
 
-python scripts/cuda_seconds.py env=cartpole agent=a2c [--rounds 3] [--float32]
+python scripts/cuda_seconds.py env=cartpole agent=a2c [--float32]
 
-`--rounds` prints medians of several; `--float32` computes layers as on a GPU without tensor cores for bfloat16.
+`--float32` computes layers as on a GPU without tensor cores for bfloat16.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any
 from unittest.mock import patch
 
@@ -43,7 +42,7 @@ def seconds_of(kernel: Any, types: Sequence[object]) -> tuple[float, float, floa
     return time.process_time() - began - sum(spent.values()), spent["compile_ir"], spent["complete"]
 
 
-def main(overrides: Sequence[str], rounds: int, capability: tuple[int, int]) -> None:
+def main(overrides: Sequence[str], capability: tuple[int, int]) -> None:
     """Compile the kernels as they are for a GPU of a compute capability, and print their times. Raises UserError."""
     from cuda_launches import of_run
     from numba import cuda
@@ -51,17 +50,16 @@ def main(overrides: Sequence[str], rounds: int, capability: tuple[int, int]) -> 
     made = of_run(*overrides, capability=capability)
     launches = {(each.kernel.py_func.__module__, each.name, each.types): each for each in made}
     seconds_of(cuda.jit(lambda: None), ())  # the first compilation imports the rest of Numba
-    times = ([seconds_of(each.kernel, each.types) for _ in range(rounds)] for each in launches.values())
-    found = [(each.name, *map(median, zip(*of_one, strict=True))) for each, of_one in zip(launches.values(), times, strict=True)]
+    found = [(each.name, *seconds_of(each.kernel, each.types)) for each in launches.values()]
     rows = [(name, *(f"{seconds:.2f}" for seconds in (*spent, sum(spent)))) for name, *spent in found]
     print(table(("kernel", "Numba, s", "libnvvm, s", "nvJitLink, s", "all, s"), rows))
     print(f"all kernels: {sum(sum(spent) for _, *spent in found):.1f} s")
 
 
 if __name__ == "__main__":
-    chosen = settings(__doc__, "overrides*", rounds=1, float32=False)
+    chosen = settings(__doc__, "overrides*", float32=False)
     require("numba_cuda", "numba-cuda")
     try:
-        main(chosen.overrides, chosen.rounds, (7, 5) if chosen.float32 else (9, 0))
+        main(chosen.overrides, (7, 5) if chosen.float32 else (9, 0))
     except UserError as error:
         stop(error)
