@@ -1,6 +1,6 @@
 """What kernels execute: instructions counted by the machine that runs PTX, for the times of `tests.ptx.expected`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -67,9 +67,6 @@ class Executed(NamedTuple):
         return self.times(1 / self.launches)
 
 
-Kernels = Mapping[str, Executed]
-
-
 def filling(found: Executed, count: float) -> Executed:
     """Return what so many parts of a kernel execute at once, which fill a card."""
     return found.times(count)._replace(launches=1, longest=0.0)
@@ -127,11 +124,11 @@ def of_rollout() -> Executed:
 class Iteration(NamedTuple):
     """What the kernels of a rollout and of the update after it execute."""
 
-    rollout: Kernels
-    update: Kernels
+    rollout: dict[str, Executed]
+    update: dict[str, Executed]
 
     def beyond(self, few: "Iteration", times: float) -> "Iteration":
-        """Return an iteration with `times` as many more environments than there are beyond those of `few`."""
+        """Return an iteration that differs from `few`, which has fewer environments, `times` as much as this one does."""
         pairs = zip(few, self, strict=True)
         return Iteration(*({name: a[name].plus(b[name].plus(a[name], -1.0), times) for name in b} for a, b in pairs))
 
@@ -167,10 +164,10 @@ def ppo(epochs: int, minibatches: int) -> Callable[[int], Iteration]:
     def found(n_envs: int) -> Iteration:
         whole, half = (many.beyond(few, n / (2 * SATURATED) - 1) for n in (n_envs, 2 * n_envs / minibatches))
         of_epoch = {name: whole.update[name].times(epochs) for name in ("keys", "pick", "part_moments")}
-        of_step = {name: half.update[name].each().times(epochs * minibatches) for name in ("gradient", "reduce", "step", "pack")}
-        once = {"pack": whole.update["pack"].each()}
-        joined = {name: once[name].plus(of_step[name]) if name in once else of_step[name] for name in of_step}
-        return Iteration(whole.rollout, {**whole.update, **of_epoch, **joined})
+        of_values = whole.rollout["pack"]  # for the values after the rollout, by the same network as in it
+        steps = half.update | {"pack": half.update["pack"].plus(of_values, -1.0)}
+        of_steps = {name: steps[name].each().times(epochs * minibatches) for name in ("gradient", "reduce", "step", "pack")}
+        return Iteration(whole.rollout, whole.update | of_epoch | of_steps | {"pack": of_values.plus(of_steps["pack"])})
 
     return found
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from tests.ptx import counts
-from tests.ptx.counts import HORIZON, Executed, Iteration, Kernels, filling, in_float32
+from tests.ptx.counts import HORIZON, Executed, Iteration, filling, in_float32
 
 SCHEDULERS, CLOCK_HZ, BYTES_PER_S = 4, 1.98e9, 4.8e12
 """Of a multiprocessor, and of the card."""
@@ -118,7 +118,7 @@ class Line(NamedTuple):
     bound: str
 
 
-def lines(kernels: Kernels, operations: int, sorted_rows: float, rates: Rates) -> Iterator[Line]:
+def lines(kernels: dict[str, Executed], operations: int, sorted_rows: float, rates: Rates) -> Iterator[Line]:
     """Yield the times of kernels, of torch's operations among them, and of the gaps between them."""
     launches = operations + sum(found.launches for found in kernels.values())
     for name, found in kernels.items():
