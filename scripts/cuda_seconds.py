@@ -1,6 +1,8 @@
 """Processor seconds in which the CUDA kernels of a run compile for sm_90, without a GPU (extra `ptx`).
 
-python scripts/cuda_seconds.py env=cartpole agent=a2c
+python scripts/cuda_seconds.py env=cartpole agent=a2c [--float32]
+
+`--float32` computes layers as on a GPU without tensor cores for bfloat16.
 """
 
 from __future__ import annotations
@@ -40,12 +42,13 @@ def seconds_of(kernel: Any, types: Sequence[object]) -> tuple[float, float, floa
     return time.process_time() - began - sum(spent.values()), spent["compile_ir"], spent["complete"]
 
 
-def main(overrides: Sequence[str]) -> None:
-    """Compile the kernels and print their times. Raises UserError."""
+def main(overrides: Sequence[str], capability: tuple[int, int]) -> None:
+    """Compile the kernels as they are for a GPU of a compute capability, and print their times. Raises UserError."""
     from cuda_launches import of_run
     from numba import cuda
 
-    launches = {(each.kernel.py_func.__module__, each.name, each.types): each for each in of_run(*overrides)}
+    made = of_run(*overrides, capability=capability)
+    launches = {(each.kernel.py_func.__module__, each.name, each.types): each for each in made}
     seconds_of(cuda.jit(lambda: None), ())  # the first compilation imports the rest of Numba
     found = [(each.name, *seconds_of(each.kernel, each.types)) for each in launches.values()]
     rows = [(name, *(f"{seconds:.2f}" for seconds in (*spent, sum(spent)))) for name, *spent in found]
@@ -54,9 +57,9 @@ def main(overrides: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    chosen = settings(__doc__, "overrides*")
+    chosen = settings(__doc__, "overrides*", float32=False)
     require("numba_cuda", "numba-cuda")
     try:
-        main(chosen.overrides)
+        main(chosen.overrides, (7, 5) if chosen.float32 else (9, 0))
     except UserError as error:
         stop(error)

@@ -16,6 +16,7 @@ from warprun.errors import UserError
 from warprun.kernels.driver import left_in_cgroups
 from warprun.learning.settings import byte_counts
 from warprun.learning.settings.agent import OPTIMIZERS
+from warprun.learning.settings.networks import GATES
 
 COMMON = words("""
     tuned=none device=cpu eval.every=never stop_when_solved=false log.live=false log.tensorboard=false concurrency.threads=1
@@ -123,6 +124,33 @@ def test_a_setting_that_costs_memory_raises_the_estimate() -> None:
     assert total("agent=td3") > total("agent=ddpg")
     by_torch = ("env=cartpole", "agent=dqn", "engine.gradients=torch")
     assert total(*by_torch, "agent.quantiles=500") > total(*by_torch) + 64 * 500**2 * 4 * 4
+
+
+@pytest.mark.parametrize(("kind", "inputs", "units"), [("lstm", 64, 64), ("gru", 7, 256), ("lstm", 256, 256)])
+def test_sums_of_gradients_of_recurrent_layers_count_on_tensor_cores(
+    kind: str, inputs: int, units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from warprun.learning.kernels.cuda import recurrent_slopes, recurrent_tensor
+
+    monkeypatch.setattr(recurrent_slopes, "multiprocessors", lambda device: byte_counts.MULTIPROCESSORS)
+    sums = recurrent_slopes.WeightSlopes(kind, inputs, units, torch.device("cpu"))._sums
+    sources, _ = recurrent_tensor.sources(kind, units, torch.device("cpu"))
+    held = 4 * (sums.partial.numel() + sums.total.numel() + sources.numel() + len(sources))
+    assert held == byte_counts.recurrent_gradient(inputs, units, GATES[kind])
+
+    given = ["env=cartpole", "agent=ppo", "device=cpu", f"agent.network={kind}", f"agent.network.units=[{units},{units}]"]
+    config = compose([*given, f"agent.network.hidden=[{inputs}]", "agent.network.shared=false"])
+    environment, _ = load_environment(config.env)
+    parts = []
+    for capability in ((7, 5), (9, 0)):
+        monkeypatch.setattr("warprun.simulation.cuda_layers.capability", lambda given=capability: given)
+        parts.append(estimate(config, environment, on_gpu=True).parts)
+    # Policy and value have layers of the same sizes, which share their memory.
+    layers = {(inputs, units), (units, units)}
+    more = sum(byte_counts.recurrent_gradient(*each, GATES[kind]) for each in layers)
+    assert parts[1] == {**parts[0], "networks": parts[0]["networks"] + more}
 
 
 def test_constants_are_those_of_the_code() -> None:

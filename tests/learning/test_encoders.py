@@ -303,7 +303,7 @@ def test_bytes_in_replay_memory_are_counted_exactly() -> None:
         group = GroupSpec("agent", 1, Box(54, fields=(Field(0, (6, 3, 3), kind=kind),)), Discrete(2))  # type: ignore[arg-type]
         config = DQNConfig(batch_size=8, replay=ReplayConfig(capacity=50), network=LayersConfig(encoder="conv", kernels=[2, 2]))
         held = Replay(config, group, CPU, 1, 0, None, TorchReplay).ring
-        counted = config.memory(Spec((group,)), RunSizes(1, 1, False, False, False, False)).replay
+        counted = config.memory(Spec((group,)), RunSizes(1, 1, False, False, False, False, False)).replay
         assert counted == sum(part.numel() * part.element_size() for part in held)
 
 

@@ -113,6 +113,8 @@ class Seen:
     findings: list[Finding] = field(default_factory=list)
     issued: list[Issued] = field(default_factory=list)
     """Of each launch."""
+    bytes: list[int] = field(default_factory=list)
+    """Of the arrays of each launch."""
 
 
 class Machine:
@@ -182,6 +184,7 @@ class Machine:
         seen = self.seen.setdefault(kernel.name, Seen())
         seen.launches += 1
         seen.issued.append(Issued(*(number.value for number in self._issued)))
+        seen.bytes.append(sum(region.size for region in memory.regions))
         names = memory.names(dispatcher.py_func)
         found = [told(kernel, fault, names) for fault in self._faults[: self._fault_count.value]]
         seen.findings += [finding for finding in found if finding not in seen.findings]

@@ -179,7 +179,7 @@ def jobs(folder: Path) -> list[str]:
     with (
         patch.object(ahead, "helpers", lambda *_: 0),
         patch.object(build, "choose", lambda _: DEVICE),
-        patch.object(cuda_layers, "verify", lambda: None),
+        patch.object(cuda_layers, "verify", lambda *_: None),
     ):
         alone, together, stopped = (swept(folder / name) for name in ("alone", "together", "stopped"))
         make_plan = build.make_plan

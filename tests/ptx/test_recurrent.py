@@ -9,6 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 from numba import typeof
 
 from tests.kernels.test_ptx import compiled, instructions, no_device_needed, product_overhead  # noqa: F401
@@ -18,11 +19,17 @@ from tests.ptx.build import CAPABILITY, NEEDED
 from tests.ptx.learning import Found, check, numbers, on_machine
 from tests.ptx.machine import Kind, Order
 from tests.ptx.mistakes import Mistake
+from tests.ptx.project import DEVICE, on
 from tests.ptx.rolling import clear, difference, machine, wrong_in
+from tests.ptx.test_tensor_layers import PROMISED
+from warprun.config.compose import compose
 from warprun.kernels import mlp_tensor
-from warprun.learning.kernels.cuda import recurrent
+from warprun.learning.kernels.cuda import recurrent, recurrent_check
 from warprun.learning.kernels.cuda import recurrent_slopes as slopes
 from warprun.learning.kernels.cuda import recurrent_tensor as tensor
+from warprun.learning.recurrent import CELLS
+from warprun.runs import build as run_parts
+from warprun.simulation import cuda_layers
 
 pytestmark = NEEDED
 
@@ -50,15 +57,21 @@ def part(kind: str, units: tuple[int, ...], sequence: int | None, steps: int, co
     exact = computed(copy.deepcopy(network).double(), steps, count)
     network.over_steps = recurrent.layer
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recurrent, "multiprocessors", lambda device: processors)
-        for module in (recurrent, tensor):
-            patch.setattr(module, "kernel_module", module.kernel_module.__wrapped__)  # whose kernels run on the machine
-        patch.setattr(slopes, "multiprocessors", lambda device: processors)
-        patch.setattr(slopes, "weight_slopes_of", slopes.WeightSlopes)
+        use_the_machine(patch, processors)
         found = computed(network, steps, count)
     relative = [[tensor / whole.abs().max() for tensor, whole in zip(each, exact, strict=True)] for each in (found, exact)]
     arrays = [numbers((str(n), tensor) for n, tensor in enumerate(each)) for each in relative]
     return arrays[0], arrays[1]
+
+
+def use_the_machine(patch: pytest.MonkeyPatch, processors: int) -> None:
+    """Let layers have kernels of their own, which are made where they run."""
+    for module in (recurrent, slopes):
+        patch.setattr(module, "multiprocessors", lambda device: processors)
+    for module in (recurrent, tensor):
+        patch.setattr(module, "kernel_module", module.kernel_module.__wrapped__)
+    patch.setattr(tensor, "sources", tensor.sources.__wrapped__)
+    patch.setattr(slopes, "weight_slopes_of", slopes.WeightSlopes)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +132,63 @@ DEFAULT = {"gates exchanged", "no rests of the weights", "the last tile instead 
     [pytest.param(*each, id=each[1].name, marks=() if each[1].name in DEFAULT else pytest.mark.long) for each in ON_TENSOR_CORES],
 )
 def test_mistakes_on_tensor_cores_are_caught(case: str, mistake: Mistake, by: Kind | str) -> None:
-    tensor.sources.cache_clear()
-    try:
-        assert_caught(case, mistake, by)
-    finally:
-        tensor.sources.cache_clear()
+    assert_caught(case, mistake, by)
+
+
+def check_error(kind: str, inputs: int, units: int, mistake: Mistake | None = None) -> float:
+    """Return the error that the check before a run finds."""
+    clear(machine())
+    with pytest.MonkeyPatch.context() as patch, on(machine(), mistake):
+        use_the_machine(patch, processors=2)
+        return recurrent_check.tensor_core_error(kind, inputs, units, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "units"), [("lstm", 5, 16), ("gru", 20, 48), *[pytest.param(k, 64, 256, marks=pytest.mark.long) for k in CELLS]]
+)
+def test_the_check_before_their_first_use_finds_them_right(kind: str, inputs: int, units: int) -> None:
+    draws = torch.random.get_rng_state()
+    assert check_error(kind, inputs, units) < PROMISED
+    assert wrong_in(machine()) == []
+    assert torch.equal(torch.random.get_rng_state(), draws)
+
+
+WRONG_FRAGMENT = Mistake("registers of A exchanged", "(register % 2)", "(register // 2)", mlp_tensor._words)
+UNSEEN = "the last tile instead of all"
+"""A check of a few rows has one tile."""
+OF_CHECK = [(LSTM, WRONG_FRAGMENT), *[each[:2] for each in ON_TENSOR_CORES if each[2] == "numbers" and each[1].name != UNSEEN]]
+OF_CHECK_DEFAULT = {WRONG_FRAGMENT.name, "slopes of the inputs alone"}
+
+
+@pytest.mark.parametrize(
+    ("case", "mistake"),
+    [pytest.param(*each, id=each[1].name, marks=() if each[1].name in OF_CHECK_DEFAULT else pytest.mark.long) for each in OF_CHECK],
+)
+def test_the_check_finds_mistakes(case: str, mistake: Mistake) -> None:
+    made = mistake.made
+    assert not check_error(CASES[case][0], 40, 48, mistake) < cuda_layers.TOLERANCE
+    assert mistake.made > made
+
+
+def test_a_run_computes_layers_in_float32_that_the_check_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[tuple[str | int, ...]] = []
+
+    def wrong(*given: str | int) -> float:
+        checked.append(given[:3])
+        return float("nan")
+
+    monkeypatch.setattr(cuda_layers, "_refused", {})
+    monkeypatch.setattr(cuda_layers, "tensor_core_error", lambda device: 0.0)
+    monkeypatch.setattr(recurrent_check, "tensor_core_error", wrong)
+    monkeypatch.setattr(run_parts, "choose", lambda device: DEVICE)
+    with on(machine()):
+        for network in ("gru", "mlp"):
+            config = compose(["env=cartpole", "agent=a2c", f"agent.network={network}", "agent.network.hidden=[24]", "device=cpu"])
+            plan = run_parts.set_up(config).plan
+            told = "the tensor cores of this GPU are nan off, with at most 1e-04 expected"
+            assert (f"recurrent layers by kernels in float32 ({told})" in str(plan)) == (network == "gru")
+            assert not plan.no_tensor_cores
+    assert checked == [("gru", 24, 64)]
 
 
 @pytest.mark.parametrize(("case", "mistake", "by"), IN_FLOAT32, ids=[mistake.name for _, mistake, _ in IN_FLOAT32])

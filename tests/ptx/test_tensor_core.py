@@ -19,7 +19,6 @@ from tests.ptx.machine import Array, Kind, Order
 from tests.ptx.mistakes import Mistake
 from tests.ptx.rolling import clear, machine
 from tests.ptx.tensor_core import COLUMNS, DEPTH, ROWS, from_bf16, multiply, pack, to_bf16
-from tests.ptx.times import Executed, seconds
 
 pytestmark = NEEDED
 
@@ -293,13 +292,3 @@ def test_an_mma_without_its_whole_warp_is_a_fault(kind: int, threads: int, wrong
         if wrong:
             places = [finding.where for finding in machine().findings()]
             assert all(re.match(r"line \d+ of .*\.ptx, block 0 thread \d+", place) for place in places)
-
-
-# Times ------------------------------------------------------------------------------------------------------------------------
-
-
-def test_a_kernel_takes_as_long_as_its_busiest_unit() -> None:
-    a_second = 132 * 4 * 1.98e9
-    for busiest in ({"issued": 0.69 * a_second}, {"mma": a_second / 6.5}, {"mufu": a_second / 8}, {"longest": 1.98e9 / 4}):
-        one_each = {"issued": 1.0, "longest": 1.0} | busiest
-        assert seconds(Executed(1, **one_each), sass_per_ptx=1.0, cycles=4.0) == pytest.approx(1.0)

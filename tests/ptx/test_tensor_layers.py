@@ -1,5 +1,6 @@
 """Layers on tensor cores, on the machine beside float64; mistakes planted in them are found; the float32 kernels beside them."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,6 +32,12 @@ def test_the_check_before_their_first_use_finds_them_right() -> None:
     assert evidence() == []
     with on(machine()):
         assert cuda_layers.tensor_core_error(torch.device("cpu")) < PROMISED
+
+
+def test_what_is_no_number_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = "_on_tensor_cores", lambda parameters, table, inputs: (inputs.numpy(), np.full(len(parameters), np.nan))
+    monkeypatch.setattr(cuda_layers, *nowhere)
+    assert np.isnan(cuda_layers.tensor_core_error(torch.device("cpu")))
 
 
 MISTAKES = (

@@ -15,6 +15,7 @@ from warprun.errors import UserError
 from warprun.kernels.driver import available_memory, cuda_memory, why_no_cuda
 from warprun.learning.settings.agent import group_config
 from warprun.learning.settings.byte_counts import COLUMNS, RunSizes, working_memory
+from warprun.learning.settings.plan import Choice
 from warprun.processes import usable_cores
 from warprun.simulation.arrays import ArrayPlan, rollout_bytes
 from warprun.simulation.codegen.targets import target_for
@@ -69,7 +70,8 @@ def estimate(config: Config, environment: Defined, on_gpu: bool) -> Estimate:
     threads = config.concurrency.threads or usable_cores()
     plan = make_plan(config, environment, "cuda" if on_gpu else "cpu")
     by_kernels = plan.networks.by == "kernels", plan.gradients.by == "kernels"
-    sizes = RunSizes(config.n_envs, threads, *by_kernels, plan.keeps, on_gpu)
+    recurrent_slopes = on_gpu and plan.recurrent == Choice("kernels")
+    sizes = RunSizes(config.n_envs, threads, *by_kernels, recurrent_slopes, plan.keeps, on_gpu)
     of_agent = agent.memory(spec, sizes)
     limit = spec.time_limit or config.eval.max_steps
     steps = min(EVALUATION_STEPS, limit)

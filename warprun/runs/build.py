@@ -58,12 +58,17 @@ def set_up(config: Config, communicator: Communicator = SINGLE) -> Setup:
         torch.backends.cudnn.allow_tf32 = config.engine.tf32
         torch.backends.cudnn.deterministic = True
         # Imports Numba's CUDA part, which may be absent where there is no GPU.
-        from warprun.simulation.cuda_layers import verify
+        from warprun.simulation.cuda_layers import tensor_core_error, verify
 
-        verify()
+        verify("layers", tensor_core_error)
     environment, _ = load_environment(config.env, config.concurrency.parallel)
     tables = make_tables(environment, config.env) if isinstance(environment, Environment) else None
     plan = make_plan(config, environment, device.kind)
+    if device.kind == "cuda" and plan.recurrent.by == "kernels":
+        from warprun.learning.kernels.cuda.recurrent_check import verify_layers
+
+        verify_layers(config.agent.recurrent_layers(environment.spec))
+        plan = make_plan(config, environment, device.kind)  # which knows what they found
     if plan.repeated.by == "graphs" and members.inside():
         plan = replace(plan, repeated=Choice("members"))
     return Setup(config, device, environment, tables, plan, communicator)

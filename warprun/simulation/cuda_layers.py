@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ THREADS = 256
 MOST_UNITS = 256
 """Of a recurrent layer on tensor cores: a warp for 16 units, and 128 registers of a thread, are all that a multiprocessor has."""
 TOLERANCE = 1e-4
-"""Of the check of tensor cores, which are at 1e-5: a wrong number or a part that is missing is at 1e-3 or more."""
+"""Of the checks of tensor cores, which are at 1e-5: a wrong number or a part that is missing is at 1e-3 or more."""
 
 PACK = '''"""Parameters in the order in which kernels read them; written by warprun."""
 
@@ -161,26 +161,27 @@ def why_not() -> str:
         return "the simulator has no tensor cores"
     if capability() < NEEDED:
         return "tensor cores multiply bfloat16 from compute capability {}.{} on".format(*NEEDED)
-    return _refused
+    return _refused.get("layers", "")
 
 
 def recurrent_why_not(units: int) -> str:
     """Return why recurrent layers of so many units are not computed on tensor cores; empty if they are."""
     if units > MOST_UNITS:
         return f"tensor cores compute up to {MOST_UNITS} units: more have not enough registers"
-    return why_not()
+    return why_not() or _refused.get("recurrent layers", "")
 
 
-_refused = ""
+Part = Literal["layers", "recurrent layers"]
+_refused: dict[Part, str] = {}
 """What `verify` has found."""
 
 
 @cache
-def verify() -> None:
-    """Compare the tensor cores of the GPU with float64; if they compute something else, this process does not use them."""
-    global _refused
-    if not why_not() and not (error := tensor_core_error(torch.device("cuda"))) < TOLERANCE:
-        _refused = f"the tensor cores of this GPU are {error:.0e} off, with at most {TOLERANCE:.0e} expected"
+def verify(part: Part, error_of: Callable[..., float], *sizes: str | int) -> None:
+    """Compare the tensor cores of the GPU with float64 by `error_of(*sizes, device)`; if they compute something else, this process does not
+    use them for such layers."""
+    if not why_not() and not (error := error_of(*sizes, torch.device("cuda"))) < TOLERANCE:
+        _refused[part] = f"the tensor cores of this GPU are {error:.0e} off, with at most {TOLERANCE:.0e} expected"
 
 
 def tensor_core_error(device: torch.device) -> float:
@@ -204,7 +205,8 @@ def tensor_core_error(device: torch.device) -> float:
     before = v.T @ output * (1.0 - hidden * hidden)
     gradients = [part.ravel() for slope, given in ((before, x), (output, hidden)) for part in (slope @ given.T, slope.sum(1))]
     pairs = (found[: sizes[0]], w.T @ before), (slopes, 2.0 * np.concatenate(gradients))
-    return max(float(np.abs(mine - exact).max() / np.abs(exact).max()) for mine, exact in pairs)
+    # The maximum of NumPy is NaN if one of the errors is.
+    return float(np.max([np.abs(mine - exact).max() / np.abs(exact).max() for mine, exact in pairs]))
 
 
 def _on_tensor_cores(parameters: torch.Tensor, table: Sequence[Layer], inputs: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:

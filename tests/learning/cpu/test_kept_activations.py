@@ -119,7 +119,7 @@ def test_ppo_computes_them_again() -> None:
 def test_the_memory_of_a_run_includes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(*CARTPOLE, "n_envs=100")
     setup = set_up(config)
-    sizes = RunSizes(config.n_envs, 2, kernel_networks=True, kernel_gradients=True, keeps=True, on_gpu=False)
+    sizes = RunSizes(config.n_envs, 2, kernel_networks=True, kernel_gradients=True, recurrent_slopes=False, keeps=True, on_gpu=False)
     with_them = config.agent.memory(setup.environment.spec, sizes).networks
     simulator = make_training_simulator(setup, make_agent(setup))
     (kept,) = simulator.trajectory.activations.values()

@@ -13,7 +13,7 @@ from warprun.errors import UserError, did_you_mean
 from warprun.learning.settings import byte_counts
 from warprun.learning.settings.byte_counts import AgentMemory, RunSizes
 from warprun.learning.settings.checks import at_least, below_one, not_negative, one_of, positive, within
-from warprun.learning.settings.networks import LayersConfig, rows_of_recurrent
+from warprun.learning.settings.networks import GATES, LayersConfig, RecurrentLayer, rows_of_recurrent
 from warprun.learning.settings.plan import LOSS_ROWS, POLICY_ROWS, Fusion
 from warprun.spec import GroupSpec, PolicyKind, Space, Spec
 
@@ -154,7 +154,21 @@ class AgentConfig:
 
     def memory(self, spec: Spec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates."""
-        return byte_counts.of_groups(group_config(self, group.name).memory_of(group, sizes) for group in spec.groups)
+        found = byte_counts.of_groups(group_config(self, group.name).memory_of(group, sizes) for group in spec.groups)
+        if not sizes.recurrent_slopes:
+            return found
+        # Layers of the same sizes share their memory.
+        kept = (byte_counts.recurrent_gradient(each.inputs, each.units, GATES[each.kind]) for each in self.recurrent_layers(spec))
+        return found._replace(networks=found.networks + sum(kept))
+
+    def recurrent_layers(self, spec: Spec) -> list[RecurrentLayer]:
+        """Return the recurrent layers of all networks, those with the same sizes once."""
+        groups = [(group, group_config(self, group.name)) for group in spec.groups]
+        return sorted({layer for group, own in groups for n in own.network_inputs(group) for layer in own.network.recurrent_layers(n)})
+
+    def network_inputs(self, group: GroupSpec) -> list[int]:
+        """Return the inputs behind the encoder of each network of a group."""
+        return [self.network.layout(group.observation).outputs]
 
     def memory_of(self, group: GroupSpec, sizes: RunSizes) -> AgentMemory:
         """Return the bytes that the agent allocates for a group, whose settings these are; `AgentMemory()` if they are not known."""

@@ -32,6 +32,8 @@ GRADIENT_THREADS = 384
 """Threads of a multiprocessor that compute a gradient at once: as its registers allow (`learning.kernels.cuda.gradient`)."""
 MULTIPROCESSORS = 160
 """Of a large GPU."""
+RECURRENT_THREADS = 256
+"""Most threads of a block that computes the gradients of a recurrent layer (`learning.kernels.cuda.recurrent_slopes`)."""
 PARTIAL_BYTES = 128 << 20
 """Most bytes of the gradients that the blocks of a GPU sum on their own."""
 SLICE_ROWS, SLICES_TOGETHER, SEQUENCES = 4096, 4, 2
@@ -57,6 +59,8 @@ class RunSizes(NamedTuple):
     """Whether kernels compute networks without gradients."""
     kernel_gradients: bool
     """Whether kernels compute the gradients."""
+    recurrent_slopes: bool
+    """Whether kernels on tensor cores compute the gradients of recurrent layers, within networks of torch."""
     keeps: bool
     """That of `Plan`."""
     on_gpu: bool
@@ -159,6 +163,21 @@ def activations(n_envs: int, horizon: int, units: int, threads: int) -> int:
 def cuda_blocks(width: int, threads: int, multiprocessors: int) -> int:
     """Return how many blocks of `threads` threads compute a gradient on a GPU, each with `width` numbers of its own."""
     return max(1, min(multiprocessors * (GRADIENT_THREADS // threads), PARTIAL_BYTES // (FLOAT * width)))
+
+
+def recurrent_blocks(inputs: int, units: int, gates: int, multiprocessors: int) -> tuple[int, int]:
+    """Return how many gradients of a recurrent layer are summed by blocks of a GPU, a block for each gate, and the threads of a block."""
+    threads = min(RECURRENT_THREADS, -(-2 * units // 32) * 32)
+    return -(-cuda_blocks(recurrent(inputs, [units], gates), threads, multiprocessors) // gates), threads
+
+
+def recurrent_gradient(inputs: int, units: int, gates: int) -> int:
+    """Return the bytes that a GPU keeps for the gradients of a recurrent layer on tensor cores.
+
+    Sums of blocks and their sum; weights of what is remembered in two orders, with two numbers for each that say what it is made of.
+    """
+    sums, _ = recurrent_blocks(inputs, units, gates, MULTIPROCESSORS)
+    return FLOAT * ((sums + 1) * recurrent(inputs, [units], gates) + 2 * (1 + 2) * gates * units**2)
 
 
 def on_policy_results(rows: int, actors: int, normalizes: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from warprun.errors import UserError
@@ -45,6 +46,15 @@ class Layout(NamedTuple):
     parameters: int
     numbers: int
     """Numbers of a row that a gradient needs."""
+
+
+class RecurrentLayer(NamedTuple):
+    """The sizes of a recurrent layer."""
+
+    kind: str
+    """Type of the network: lstm or gru."""
+    inputs: int
+    units: int
 
 
 @dataclass
@@ -233,6 +243,11 @@ class LayersConfig:
         before = byte_counts.parameters(inputs, sizes[-1], sizes[1:-1]) if self.first_hidden else 0
         recurrent = byte_counts.recurrent(sizes[-1], self.units, GATES[self.type])
         return before + recurrent + byte_counts.parameters(self.units[-1], outputs, self.last_hidden)
+
+    def recurrent_layers(self, inputs: int) -> list[RecurrentLayer]:
+        """Return the recurrent layers of a network with so many inputs behind the encoder."""
+        sizes = pairwise([[inputs, *self.first_hidden][-1], *self.units]) if self.remembers else []
+        return [RecurrentLayer(self.type, *each) for each in sizes]
 
     def numbers(self) -> int:
         """Return the numbers of a row that a gradient needs behind the encoder, without inputs and outputs; 0 for a network of the user."""

@@ -128,6 +128,9 @@ class OffPolicyConfig(AgentConfig):
     def no_kernel_gradients(self) -> str:
         return "" if self.optimizer.name == "adam" else f"agent.optimizer.name={self.optimizer.name}"
 
+    def network_inputs(self, group: GroupSpec) -> list[int]:
+        return [inputs for inputs, _ in self.trained_networks(group)]
+
     def trained_networks(self, group: GroupSpec) -> list[tuple[int, int]]:
         """Return, for every network that is trained for a group, its inputs behind the encoder, and its outputs."""
         inputs = self.network.layout(group.observation).outputs

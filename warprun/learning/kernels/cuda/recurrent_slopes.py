@@ -18,14 +18,14 @@ from warprun.kernels.mlp_tensor import add_weight_slopes
 from warprun.learning.kernels.cuda.gradient import bound
 from warprun.learning.kernels.cuda.sums import BlockSums
 from warprun.learning.kernels.recurrent import Gradients
-from warprun.learning.settings.byte_counts import cuda_blocks
+from warprun.learning.settings.byte_counts import recurrent_blocks
 from warprun.learning.settings.networks import GATES
 from warprun.simulation.codegen.templates import fill
 from warprun.simulation.cuda_launch import WARP, launch, module_for, multiprocessors, on_device
 from warprun.simulation.cuda_layers import TENSOR_CORES
 
-COLUMNS, MOST_THREADS = 64, 256
-"""Of a tile, if shared memory holds so many, and most threads of a block."""
+COLUMNS = 64
+"""Of a tile, if shared memory holds so many."""
 OWN = {"lstm": -1, "gru": 2}
 """Gate of which the past has slopes of its own: GRU, new."""
 
@@ -104,8 +104,7 @@ class WeightSlopes:
         layers = torch.tensor(table, dtype=torch.int32, device=device)
         self._table = Table(layers, self._columns, TENSOR_CORES.stride(self._columns))
         self._gates = gates
-        self._threads = min(MOST_THREADS, -(-2 * units // WARP) * WARP)
-        self._parts = -(-cuda_blocks(width, self._threads, multiprocessors(device)) // gates)
+        self._parts, self._threads = recurrent_blocks(inputs, units, gates, multiprocessors(device))
         self._sums = BlockSums(width, self._parts, device)
         functions = (load_rows, add_weight_slopes)
         numbers = inputs, units, gates, OWN[kind], width, self._columns, TENSOR_CORES.stride(self._columns)

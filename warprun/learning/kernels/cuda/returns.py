@@ -48,33 +48,50 @@ class Rollout(NamedTuple):
     """[T * N] bool."""
     steps: int
     columns: int
+    envs: int
+    owners: int
+    """Flags of a step in `terminated`."""
     actors: int
     ending: int
     """Actors that share a flag of `terminated`."""
     features: int
 
 
-def follow(rollout, following, begin, n, thread, threads):
-    """Write V of the next observation within the rollout of all steps but the last, 0 where terminated."""
-    for m in range(thread, (rollout.steps - 1) * n, threads):
-        t, column = m // n, begin + m % n
-        at = t * rollout.columns + column
-        write(following, at, float32(0.0) if terminated(rollout, column, t) else read(rollout.value, at + rollout.columns))
+class Flags(NamedTuple):
+    """Where the flags of a column are. Kernels divide once for it: a GPU has no instruction that does."""
+
+    terminated: int
+    truncated: int
 
 
-def terminated(rollout, column, t):
+def flags_of(rollout, column):
+    """Return where the flags of a column are within a step."""
+    return Flags(column // rollout.ending, column // rollout.actors)
+
+
+def follow(rollout, following, begin, n, columns, thread, threads):
+    """Write V of the next observation within the rollout of all steps but the last, 0 where terminated: a thread those of one column."""
+    column, together = begin + thread % columns, threads // columns
+    if thread % columns < n and thread < together * columns:
+        flags = flags_of(rollout, column)
+        for t in range(thread // columns, rollout.steps - 1, together):
+            at = t * rollout.columns + column
+            write(following, at, float32(0.0) if terminated(rollout, flags, t) else read(rollout.value, at + rollout.columns))
+
+
+def terminated(rollout, flags, t):
     """Return whether step `t` of a column is its last one."""
-    return read(rollout.terminated, t * (rollout.columns // rollout.ending) + column // rollout.ending)
+    return read(rollout.terminated, t * rollout.owners + flags.terminated)
 
 
-def truncated(rollout, column, t):
+def truncated(rollout, flags, t):
     """Return whether the episode of a column is cut off at step `t`."""
-    return read(rollout.truncated, t * (rollout.columns // rollout.actors) + column // rollout.actors)
+    return read(rollout.truncated, t * rollout.envs + flags.truncated)
 
 
-def next_truncated(rollout, column, t):
+def next_truncated(rollout, flags, t):
     """Return the first step from `t` on at which a column is truncated, or the number of steps."""
-    while t < rollout.steps and not truncated(rollout, column, t):
+    while t < rollout.steps and not truncated(rollout, flags, t):
         t += 1
     return t
 
@@ -104,7 +121,8 @@ $prepare    # With the number of columns as a constant.
     )
     begin = cuda.blockIdx.x * COLUMNS
     n, column = min(COLUMNS, rollout.columns - begin), begin + thread
-    follow(rollout, following, begin, n, thread, THREADS)
+    flags = flags_of(rollout, column)
+    follow(rollout, following, begin, n, COLUMNS, thread, THREADS)
     t, more = rollout.steps - 1, 1
     turn = 0
     # First the values after the last step, then those of final observations, as long as a column of the block has one.
@@ -120,9 +138,9 @@ $prepare    # With the number of columns as a constant.
         found = 0
         if thread < n:
             if t < rollout.steps:
-                ended = terminated(rollout, column, t)
+                ended = terminated(rollout, flags, t)
                 write(following, t * rollout.columns + column, float32(0.0) if ended else read(block, network.value_row * STRIDE + thread))
-            t = next_truncated(rollout, column, 0 if turn == 0 else t + 1)
+            t = next_truncated(rollout, flags, 0 if turn == 0 else t + 1)
             found = 1 if t < rollout.steps else 0
         turn += 1
         more = cuda.syncthreads_or(found)
@@ -134,7 +152,7 @@ $prepare    # With the number of columns as a constant.
         for turn in range(turns):
             t = $t
             at = t * rollout.columns + column
-            ends = terminated(rollout, column, t) or truncated(rollout, column, t) or t == horizon - 1
+            ends = terminated(rollout, flags, t) or truncated(rollout, flags, t) or t == horizon - 1
             step = Step($reward, read(rollout.value, at), read(following, at), ends, $ratio)
             $before
             after, a, r = target(after, step, p)
@@ -198,7 +216,7 @@ NORMALIZED = {
     mean, variance = merged_sums(running, 0, float64(rollout.steps * rollout.columns), total, square)
     shift, scale = float32(mean), scale_of(mean, variance)
 """,
-    "reward": "normalized_reward(read(reward, at), terminated(rollout, column, t), shift, scale, p.gamma)",
+    "reward": "normalized_reward(read(reward, at), terminated(rollout, flags, t), shift, scale, p.gamma)",
     "merge": """    cuda.syncthreads()
     of_thread = sum_blocks(returned, 1, 0, cuda.threadIdx.x, SUMMING)
     shared[cuda.threadIdx.x] = of_thread[0]
@@ -229,7 +247,7 @@ class CudaReturns:
         self.network, self.pack = block_network(network, reference.policy.space.outputs, columns, layers)
         self.threads = threads_of(layers_of(network), TOGETHER)
         self.shared_bytes = 4 * network.rows * layers.stride(columns)
-        functions = (add_up, explained, follow, load_columns, mean_and_variance, next_truncated, read, terminated, truncated)
+        functions = (add_up, explained, flags_of, follow, load_columns, mean_and_variance, next_truncated, read, terminated, truncated)
         numbers = {"columns": columns, "stride": layers.stride(columns), "threads": self.threads, "summing": THREADS, "sums": SUMS}
         texts = (FORWARD if self.target.windowed else BACKWARD) | (NORMALIZED if rewards else AS_THEY_ARE)
         of_rewards = (merge_sums, merged_sums, normalized_reward, scale_of, sum_blocks)
@@ -247,7 +265,7 @@ class CudaReturns:
         """Let another process compile the kernels (`kernels.ahead`)."""
         value = self.network.weights.new_zeros(1)
         ended, flat, sums = value.bool(), on_device(value), on_device(value.double())
-        rollout = on_device(Rollout(value, value, value, ended, ended, 1, 1, 1, 1, 1))
+        rollout = on_device(Rollout(value, value, value, ended, ended, 1, 1, 1, 1, 1, 1, 1))
         given = on_device(self.network), rollout, flat, flat, self.discount, flat, flat, flat, sums
         of_rewards = (on_device(self.rewards.running), sums) if self.rewards else ()
         want(self.module, "advantages", (*given, *of_rewards))
@@ -288,6 +306,8 @@ def _rollout(trajectory: Trajectory, name: str) -> Rollout:
         truncated=trajectory.truncated.reshape(-1),
         steps=steps,
         columns=envs * actors,
+        envs=envs,
+        owners=envs * terminated.shape[2],
         actors=actors,
         ending=actors // terminated.shape[2],
         features=group.obs.shape[-1],

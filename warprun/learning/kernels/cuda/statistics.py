@@ -15,7 +15,7 @@ import torch
 
 from warprun.kernels.mlp_cuda import read, write
 from warprun.learning.formulas import merged, varies
-from warprun.learning.kernels.cuda.sums import add_up
+from warprun.learning.kernels.cuda.sums import add_up_pairs
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer, RunningStatistics
 from warprun.simulation.cuda_launch import launch, module_for, on_device, want
 from warprun.simulation.trajectory import Trajectory
@@ -119,14 +119,10 @@ def moments(rows, features, mean, sums):
     if thread < active:
         total, square = sum_numbers(rows, features, mean, cuda.blockIdx.x * active + thread, cuda.gridDim.x * active)
     shared[thread], shared[THREADS + thread] = total, square
-    cuda.syncthreads()
+    add_up_pairs(shared, THREADS, THREADS // features, features, thread)
     if thread < features:
-        total, square = float64(0.0), float64(0.0)
-        for m in range(thread, active, features):
-            total += shared[m]
-            square += shared[THREADS + m]
-        sums[cuda.blockIdx.x * 2 * features + thread] = total
-        sums[cuda.blockIdx.x * 2 * features + features + thread] = square
+        sums[cuda.blockIdx.x * 2 * features + thread] = shared[thread]
+        sums[cuda.blockIdx.x * 2 * features + features + thread] = shared[THREADS + thread]
 
 
 @cuda.jit(cache=CACHE, fastmath=False)
@@ -139,8 +135,7 @@ def returns(reward, terminated, truncated, running_returns, continues, mean, gam
         total += of_column[0]
         square += of_column[1]
     shared[thread], shared[THREADS + thread] = total, square
-    add_up(shared, 0, thread, THREADS)
-    add_up(shared, THREADS, thread, THREADS)
+    add_up_pairs(shared, THREADS, THREADS, 1, thread)
     if thread == 0:
         sums[2 * cuda.blockIdx.x], sums[2 * cuda.blockIdx.x + 1] = shared[0], shared[THREADS]
 
@@ -154,13 +149,9 @@ def merge(sums, count, features, running):
     if thread < active:
         total, square = sum_blocks(sums, features, thread % features, thread // features, THREADS // features)
     shared[thread], shared[THREADS + thread] = total, square
-    cuda.syncthreads()
+    add_up_pairs(shared, THREADS, THREADS // features, features, thread)
     if thread < features:
-        total, square = float64(0.0), float64(0.0)
-        for m in range(thread, active, features):
-            total += shared[m]
-            square += shared[THREADS + m]
-        merge_sums(running, thread, float64(count), total, square)
+        merge_sums(running, thread, float64(count), shared[thread], shared[THREADS + thread])
     cuda.syncthreads()
     if thread == 0:
         running.rows[0] += float64(count)
@@ -169,7 +160,7 @@ def merge(sums, count, features, running):
 
 def statistics_module() -> ModuleType:
     """Return the kernels."""
-    functions = (add_up, merge_sums, read, sum_blocks, sum_numbers, sum_returns)
+    functions = (add_up_pairs, merge_sums, read, sum_blocks, sum_numbers, sum_returns)
     return module_for("statistics_cuda", KERNEL.format(threads=THREADS), {f.__name__: f for f in functions})
 
 

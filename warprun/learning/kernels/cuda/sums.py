@@ -41,6 +41,18 @@ def add_up(shared, first, thread, threads):
         half //= 2
 
 
+def add_up_pairs(shared, second, rows, features, thread):
+    """Leave the sums of the rows of two tables [rows, features], at 0 and at `second`, in their first rows: each thread wrote a number."""
+    while rows > 1:
+        kept = (rows + 1) // 2
+        barrier()
+        if thread < (rows - kept) * features:
+            shared[thread] += shared[kept * features + thread]
+            shared[second + thread] += shared[second + kept * features + thread]
+        rows = kept
+    barrier()
+
+
 def sum_over_blocks(partial, width, blocks, shared, lane, part, parts, at):
     """Add number `at` of every `parts`-th block, from `part` on, and write the sum to `shared`."""
     found = float32(0.0)
