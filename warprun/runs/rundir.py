@@ -28,8 +28,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -271,9 +271,20 @@ def _dumper() -> type:
 
 def read_config(folder: Path) -> dict[str, object]:
     """Read config.yaml. Raises UserError if the folder is no run folder."""
-    path = folder / CONFIG
+    with _is_run(folder):
+        return reading.read_config(folder / CONFIG)
+
+
+def read_settings(folder: Path) -> dict[str, object]:
+    """Read config.yaml by dotted key; what it holds is shared with other runs. Raises UserError if the folder is no run folder."""
+    with _is_run(folder):
+        return reading.read_settings(folder / CONFIG)
+
+
+@contextmanager
+def _is_run(folder: Path) -> Iterator[None]:
     try:
-        return reading.read_config(path)
+        yield
     except FileNotFoundError:
         raise UserError(f"{printable(folder)} is not a run folder: {_why_no_run(folder)}") from None
 
