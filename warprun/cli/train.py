@@ -21,7 +21,7 @@ from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
 from warprun.config.registry import has_functions, source_of
-from warprun.config.schema import Config, as_before, from_dict, to_dict
+from warprun.config.schema import Config, as_before, from_dict, from_saved, to_dict
 from warprun.errors import RunHasEndedError, UserError, program, shown, typed
 from warprun.files import refuse_links
 from warprun.kernels import ahead
@@ -200,7 +200,7 @@ def _continued_if_begun(overrides: list[str], trusted: bool, compose: Compose) -
     if not (folder / CONFIG).exists():
         return overrides
     saved, stored = rundir.read_config(folder), replace(compose(rest), run_dir=run_dir)
-    then = from_dict(saved)
+    then = from_saved(saved, stored)
     for key, former, given in (
         ("env", then.env.name, stored.env.name),
         ("env.module", then.env.module, stored.env.module),

@@ -13,6 +13,7 @@ from rich.table import Table
 from warprun.cli.loading import begin_to_load_torch, import_torch, uncollected
 from warprun.cli.process import DONE
 from warprun.cli.settings import check_settings, is_setting, one_run, read_settings, with_convolutions
+from warprun.config.registry import SHIPPED
 from warprun.config.schema import from_dict
 from warprun.errors import MOST_PRINTED, UserError, check_one_of, printable, program, typed
 from warprun.kernels.driver import prepare
@@ -23,9 +24,6 @@ from warprun.runs.records.terminal import table_console
 
 if TYPE_CHECKING:
     from warprun.playing.play import Order, Played
-
-SHIPPED = "warprun.envs."
-"""Beginning of the names of warprun's own environments."""
 
 
 @dataclass
