@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -225,5 +226,11 @@ def _continued(folder: Path, then: Config, stored: Config, trusted: bool) -> Con
 def _taken(key: str, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return the last value of `key` as text, None if it is not given, and the other overrides. Raises UserError."""
     own = [override for override in overrides if override.partition("=")[0] == key]
-    parsed = OverridesParser.create().parse_overrides(read(own))
-    return (str(parsed[-1].value()) if parsed else None), [override for override in overrides if override not in own]
+    values = [_value(override) for override in own]
+    return (values[-1] if values else None), [override for override in overrides if override not in own]
+
+
+@lru_cache
+def _value(override: str) -> str:
+    (parsed,) = OverridesParser.create().parse_overrides(read([override]))
+    return str(parsed.value())

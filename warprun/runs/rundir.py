@@ -254,8 +254,22 @@ def _read_json(path: Path) -> dict[str, object]:
 
 def config_text(config: Mapping[str, object]) -> bytes:
     """Return a config as the text of config.yaml."""
-    text: str = yaml.dump(dict(config), default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
-    return text.encode()
+    return "".join(_section_text(key, section) for key, section in config.items()).encode()
+
+
+def _section_text(key: str, section: object) -> str:
+    """Return the text of a section: the runs of a sweep have most of them in common."""
+    content = repr((key, section))
+    if content not in _texts:
+        if len(_texts) >= MOST_TEXTS:
+            _texts.clear()
+        _texts[content] = yaml.dump({key: section}, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
+    return _texts[content]
+
+
+MOST_TEXTS = 256
+_texts: dict[str, str] = {}
+"""Sections of configs, as Python shows them -> their texts."""
 
 
 @functools.cache
