@@ -1,7 +1,6 @@
-"""What a member of a population costs on a CPU: `python scripts/bench/members.py` prints processor milliseconds, files and bytes.
+"""What a member of a population costs on a CPU: processor milliseconds, files and bytes; with --pbt the seconds of each round.
 
-Trains members one after the other in this process, as a worker of the launcher `local` does; with `--pbt` in rounds, and prints the seconds
-of each. Run it with OMP_NUM_THREADS=1 and on one core (`taskset -c 0`).
+Trains members in this process, as a worker of the launcher `local` does. Run it with OMP_NUM_THREADS=1, on one core (`taskset -c 0`).
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ import tempfile
 import time
 from pathlib import Path
 
-import warprun.runs.train  # noqa: F401  # before the members: what they import is no cost of theirs
+import warprun.runs.train  # noqa: F401  # what members import is no cost of theirs
 from warprun.cli.job import train_job
 from warprun.sweeps import pbt, plan
 from warprun.sweeps.launch import TuneSettings
 from warprun.sweeps.study import read_space
 
 SETTINGS = ["env=cartpole", "agent=ppo", "n_envs=64", "agent.horizon=128", "device=cpu"]
-TOTAL_STEPS, EVERY, PBT_STEPS = 50_000, 16_384, 82_000
+STEPS, EVERY, PBT_STEPS = 50_000, 16_384, 82_000
 SEARCH = ["agent.learning_rate=tag(log,interval(1e-4,1e-2))", "agent.gamma=interval(0.9,0.999)"]
 FIRST = 4  # members that load kernels, and do not count
 
 
 def seconds(job: plan.Job) -> float:
-    gc.collect()
+    gc.collect()  # as a worker does between two jobs
     began = time.process_time()
     assert train_job(str(job.run.parent), job.number) == 0, f"see {job.log}"
     return time.process_time() - began
 
 
 def population(folder: Path, members: int) -> str:
-    planned = plan.planned(folder, [[*SETTINGS, f"total_steps={TOTAL_STEPS}", f"seed={n}"] for n in range(FIRST + members)])
+    planned = plan.planned(folder, [[*SETTINGS, f"total_steps={STEPS}", f"seed={n}"] for n in range(FIRST + members)])
     plan.claimed(planned, folder.parent)
     spent = [1e3 * seconds(job) for job in planned.jobs][FIRST:]
     files = [file for place in (planned.jobs[-1].run, planned.jobs[-1].folder) for file in place.rglob("*") if file.is_file()]
