@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from warprun.config.cadence import Moment
 from warprun.config.compose import note_on_defaults, note_on_files, note_on_tuned
 from warprun.config.schema import Config, to_dict
-from warprun.errors import TrainingFailed, UserError, one_line
+from warprun.errors import RankFailed, TrainingFailed, UserError, one_line
 from warprun.runs import checkpoint, gpu_failures, position, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
@@ -137,8 +137,7 @@ class Run:
                 with self.records.paused():
                     self._save(self.saver.save_if_possible)
                 self._write_status("running")
-            if first_here:
-                # From here on there is something to lose.
+            if first_here:  # from here on there is something to lose
                 stack.enter_context(signals.requests.deferred())
 
     def _iterate(self) -> None:
@@ -156,8 +155,7 @@ class Run:
     def _arrive(self, began_s: float) -> tuple[Moment, bool]:
         """Return the boundary that an iteration has come to, and whether it is the first of this process."""
         now = self.limits.moment(self.records.wall_s, self.env_steps, self.boundary.iterations + 1)
-        if now.iterations == 1:
-            # The first iteration compiles the kernels of the update. Schedules and time limits count from its end.
+        if now.iterations == 1:  # which compiles the kernels of the update: schedules and time limits count from its end
             self.limits = replace(self.limits, began_s=now.seconds)
             now = self.limits.moment(now.seconds, now.env_steps, 1)
         first_here = now.iterations == self.position.iterations + 1
@@ -182,6 +180,8 @@ class Run:
                 solved = decides and self.evaluations.are_solved(results)
                 paired = self.evaluations.compare(self.folder, played, before) if last or solved else None
             except (StoppedError, TrainingFailed, UserError) as error:  # the policy is as it was
+                if isinstance(error, RankFailed):
+                    raise
                 self._save(self.saver.save if isinstance(error, StoppedError) else self.saver.save_for_now, before)
                 if isinstance(error, StoppedError):
                     return False
