@@ -224,7 +224,7 @@ def _lines(file: str) -> list[str]:
     try:
         with open(file, "rb") as opened:
             return opened.read().decode().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
