@@ -3,8 +3,6 @@
 Trains members in this process, as a worker of the launcher `local` does. Run it with OMP_NUM_THREADS=1, on one core (`taskset -c 0`).
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import statistics
@@ -14,14 +12,13 @@ from pathlib import Path
 
 import warprun.runs.train  # noqa: F401  # what members import is no cost of theirs
 from warprun.cli.job import train_job
-from warprun.sweeps import pbt, plan
+from warprun.sweeps import plan
 from warprun.sweeps.launch import TuneSettings
-from warprun.sweeps.study import read_space
 
 SETTINGS = ["env=cartpole", "agent=ppo", "n_envs=64", "agent.horizon=128", "device=cpu"]
 STEPS, EVERY, PBT_STEPS = 50_000, 16_384, 82_000
-SEARCH = ["agent.learning_rate=tag(log,interval(1e-4,1e-2))", "agent.gamma=interval(0.9,0.999)"]
 FIRST = 4  # members that load kernels, and do not count
+SEARCH = ["agent.learning_rate=tag(log,interval(1e-4,1e-2))", "agent.gamma=interval(0.9,0.999)"]
 
 
 def seconds(job: plan.Job) -> float:
@@ -41,7 +38,9 @@ def population(folder: Path, members: int) -> str:
 
 
 def rounds(folder: Path, members: int) -> str:
-    space, settings = read_space([*SETTINGS, f"total_steps={PBT_STEPS}", *SEARCH]), TuneSettings(members=members, every=EVERY)
+    from warprun.sweeps import pbt, study  # need the extra tune
+
+    space, settings = study.read_space([*SETTINGS, f"total_steps={PBT_STEPS}", *SEARCH]), TuneSettings(members=members, every=EVERY)
     planned = plan.studied(folder, space.text)
     plan.claimed(planned, folder.parent)
     found, spent = pbt.Population(planned, space, settings, PBT_STEPS), dict[int, float]()
