@@ -34,6 +34,8 @@ MAX_JSON_VALUES = 16 << 20
 """Most values of a JSON text; each takes some 64 bytes of memory."""
 MAX_FILES = 10_000
 """Most files in a folder that somebody else may have made and that is written to."""
+PIECE_BYTES = 1 << 20
+"""Bytes of an array that are read at a time."""
 MOST_SYNCS = 16
 """Files that are written to the disk at a time."""
 BROKEN = (
@@ -205,12 +207,17 @@ def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     form = np.lib.format
     with archive.open(member) as file:
         version = form.read_magic(file)
-        shape, _, dtype = (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(file)
+        shape, by_columns, dtype = (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(file)
         if dtype.hasobject or math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
             raise ValueError("the array has another size")
-    with archive.open(member) as file:
-        array: np.ndarray = form.read_array(file, allow_pickle=False)
-    return array
+        array = np.empty(math.prod(shape), dtype)
+        content = array.view(np.uint8).data
+        for first in range(0, len(content), PIECE_BYTES):
+            piece = file.read(len(content[first : first + PIECE_BYTES]))
+            content[first : first + len(piece)] = piece
+            if len(piece) < len(content[first : first + PIECE_BYTES]):
+                raise EOFError("the array is shorter than its header says")
+    return array.reshape(shape, order="F" if by_columns else "C")
 
 
 def _whole(text: str) -> int:

@@ -11,7 +11,10 @@ import pytest
 
 from tests.words import words
 from warprun.cli.loading import WITH_META_KERNELS, uncollected
+from warprun.config.compose import compose
+from warprun.config.schema import to_dict
 from warprun.learning import settings
+from warprun.runs import rundir
 
 
 def python(code: str) -> str:
@@ -52,6 +55,19 @@ train._run = run
 main.run(["env=cartpole", "n_envs=8"])
 """
     assert python(code) == "True set()"
+
+
+@pytest.mark.parametrize(("module", "expected"), [("warprun.envs.cartpole", "[False, True]"), ("mine.cartpole", "[True, True]")])
+def test_an_evaluation_imports_kernels_for_meta_tensors_only_for_code_of_the_user(module: str, expected: str, tmp_path: Path) -> None:
+    text = rundir.config_text(to_dict(compose(["env=cartpole"]))).decode()
+    (tmp_path / "config.yaml").write_text(text.replace("warprun.envs.cartpole", module))
+    code = f"""
+import sys
+from warprun.cli import main
+main.run(["eval", "{tmp_path}"])  # which has no checkpoint
+print([name in sys.modules for name in ("torch._decomp", "torch")])
+"""
+    assert python(code) == expected
 
 
 @pytest.mark.parametrize("setting", ["agent.network.module", "+agent.groups.agent.network.module"])

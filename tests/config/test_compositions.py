@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from warprun.config import compositions
+from tests.words import words
+from warprun.config import compositions, schema
 from warprun.config.compose import compose
 from warprun.config.compositions import Compositions
-from warprun.config.schema import to_dict
+from warprun.config.schema import from_dict, to_dict
 from warprun.errors import UserError
 
 
@@ -23,6 +24,46 @@ def composed(monkeypatch):
     in_full = compositions.composed
     monkeypatch.setattr(compositions, "composed", recorded)
     return seen
+
+
+CHANGED = {
+    "seed=7 run_dir=elsewhere agent.learning_rate=1e-5": True,
+    "agent.network.hidden=[8,8,8] eval.every=never": True,
+    "agent.clip=1 total_steps=1e9": True,
+    "max_minutes=2": False,  # which is null in the other one
+    "agent.gamma=0.5 env.params.gravity=9": False,  # a key that the other one lacks
+    "agent=a2c": False,
+}
+
+
+@pytest.mark.parametrize(("changes", "is_similar"), CHANGED.items())
+def test_a_saved_config_is_read_like_a_similar_one(changes, is_similar, monkeypatch):
+    similar, wanted = (
+        compose([*words("env=cartpole agent=ppo run_dir=here agent.network.hidden=[4]"), *given.split()]) for given in ("", changes)
+    )
+    full = []
+    monkeypatch.setattr(schema, "from_dict", lambda saved: full.append(from_dict(saved)) or full[0])
+    found = schema.from_saved(to_dict(wanted), similar)
+    assert found == from_dict(to_dict(wanted)) and type(found.agent) is type(wanted.agent)
+    assert bool(full) != is_similar
+
+
+@pytest.mark.parametrize("wrong", ["missing", "more", "text", "whole"])
+def test_a_saved_config_of_another_version_or_with_other_types_is_read_in_full(wrong):
+    similar = compose(["env=cartpole", "agent=ppo"])
+    saved = to_dict(similar)
+    if wrong == "missing":
+        del saved["eval"]["group"]
+    elif wrong == "more":
+        saved["eval"]["of_tomorrow"] = 1
+    else:
+        saved["agent"]["gamma"] = "much" if wrong == "text" else 1
+    if wrong in ("more", "text"):
+        with pytest.raises(UserError, match="does not fit this version of warprun"):
+            schema.from_saved(saved, similar)
+    else:
+        found = schema.from_saved(saved, similar)
+        assert found == from_dict(saved) and type(found.agent.gamma) is float
 
 
 @pytest.mark.by_default(4)

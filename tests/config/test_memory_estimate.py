@@ -212,12 +212,12 @@ def test_limits_of_control_groups_above_the_process_count(tmp_path: Path) -> Non
     write(job / "step_0", max="5000\n")
     write(job, max="9000\n", current="6000\n", stat="anon 1000\ninactive_file 4500\n")
     write(tmp_path, max="1\n")  # outside
-    assert list(left_in_cgroups(tmp_path / "cgroup", tmp_path / "mounted")) == [5000, 7500]
+    assert list(left_in_cgroups(f"{tmp_path}/cgroup", f"{tmp_path}/mounted")) == [5000, 7500]
     # of version 1
     (tmp_path / "cgroup").write_text("5:cpu:/elsewhere\n4:memory:/job_7\n")
     one = tmp_path / "mounted" / "memory" / "job_7"
     write(one, limit_in_bytes="9000\n", usage_in_bytes="6000\n", stat="cache 5000\ntotal_inactive_file 1000\n")
-    assert list(left_in_cgroups(tmp_path / "cgroup", tmp_path / "mounted")) == [4000]
+    assert list(left_in_cgroups(f"{tmp_path}/cgroup", f"{tmp_path}/mounted")) == [4000]
 
 
 def test_an_evaluation_counts_its_episodes_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,22 @@ WHOLE = "# saved by warprun\nname: x\nagent:\n  gamma: 0.99\n  hidden: [64, 64]\
 TEXTS = [WHOLE, WHOLE.partition("\n")[2], "--- \na: 1\nb: 2\n", 'a: "one\nb: two"\nc: 3\n', "a: 1\n"]
 
 
-@pytest.mark.parametrize("text", TEXTS)
+OF_A_RUN = ["7", "0", "010", "1_000", "0x1f", "1e3", "-1", "+1", "1 # one", "1.0", "yes"]
+OF_A_RUN += ["/a/b.c-d_e", "/a b", "'/a'", "/a: b", "/a #b", "/ä", "~", "~/a", "/", "./a", "[/a]"]
+
+
+@pytest.mark.parametrize("text", [*TEXTS, *(f"{key}: {value}\nlast: 1\n" for value in OF_A_RUN for key in ("seed", "run_dir"))])
 def test_a_config_is_what_yaml_takes_its_text_for(text: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
-    assert reading.read_config(file) == yaml.load(text, Loader=reading._SavedLoader)
+    try:
+        wanted = yaml.load(text, Loader=reading._SavedLoader)
+    except yaml.YAMLError:
+        with pytest.raises(UserError):
+            reading.read_config(file)
+    else:
+        assert str(reading.read_config(file)) == str(wanted)
+        assert reading.read_settings(file) == dict(reading.flat_items(wanted))
 
 
 def test_what_one_reader_changes_no_other_sees(tmp_path: Path) -> None:

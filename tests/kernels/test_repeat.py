@@ -78,6 +78,12 @@ def test_training_is_that_without_recording(case: str, threads: int) -> None:
     same(recorded.numbers(), plain.numbers())
 
 
+def test_two_updates_are_enough_to_repeat_the_third() -> None:
+    training = Training("PPO", True, 1)
+    training.update(2)
+    assert training.repeats
+
+
 def test_a_restored_agent_goes_on_as_recorded() -> None:
     """A checkpoint writes to the memory that recorded calls use."""
     going_on, plain = Training("A2C", True, 1), Training("A2C", False, 1)

@@ -3,9 +3,11 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import warprun
 from tests.words import words
@@ -47,6 +49,53 @@ def test_mean_and_standard_error_are_those_of_the_distribution():
     assert found.metrics()["return_std"] == pytest.approx(2.0, rel=0.03)
     assert found.stderr("agent") == pytest.approx(2.0 / math.sqrt(n), rel=0.03)
     assert (found.mean_length, found.terminated, found.unfinished) == (4.0, 0.0, None)
+
+
+class Scripted:
+    """A simulator of steps that are given: arrays [step, environment]."""
+
+    def __init__(self, horizon: int, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        self.n_envs, self._horizon, self._at = rewards.shape[1], horizon, 0
+        self._given = [torch.from_numpy(array) for array in (terminated, truncated, rewards)]
+        self._take()
+
+    def _take(self) -> None:
+        terminated, truncated, rewards = (array[self._at : self._at + self._horizon] for array in self._given)
+        groups = {"agent": SimpleNamespace(reward=rewards[..., None])}
+        self.trajectory = SimpleNamespace(horizon=self._horizon, terminated=terminated, truncated=truncated, groups=groups)
+
+    def reset(self) -> None:
+        self._at = -self._horizon
+
+    def collect(self, act: object, greedy: bool) -> None:
+        self._at += self._horizon
+        taken = self.trajectory
+        self._take()
+        for name in ("terminated", "truncated", "groups"):  # an evaluation keeps the trajectory
+            setattr(taken, name, getattr(self.trajectory, name))
+        self.trajectory = taken
+
+    def fault(self, wait: bool) -> None:
+        return None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_episode_counts_up_to_its_end_or_to_the_last_step(seed):
+    random, steps, n, last = np.random.default_rng(seed), 40, 6, 37
+    rewards = random.normal(size=(steps, n)).astype(np.float32)
+    terminated, truncated = random.random((2, steps, n)) < 0.015
+    found = Evaluator.__new__(Evaluator)
+    vars(found).update(
+        endless=True, max_steps=last, replaces=False, device=torch.device("cpu"), agent=SimpleNamespace(act=None), episodes=n
+    )
+    found.simulator = Scripted(4, rewards, terminated, truncated)
+    ends = [next((step for step in range(last) if terminated[step, k] or truncated[step, k]), None) for k in range(n)]
+    lengths = [last if end is None else end + 1 for end in ends]
+    played = found.play(greedy=True)
+    expected = [rewards[:length, k].astype(np.float64).sum() for k, length in enumerate(lengths)]
+    np.testing.assert_allclose(played.returns["agent"], expected, rtol=1e-12)
+    assert played.mean_length == pytest.approx(np.mean(lengths)) and played.unfinished == ends.count(None)
+    assert played.terminated == pytest.approx(np.mean([end is not None and terminated[end, k] for k, end in enumerate(ends)]))
 
 
 def test_every_evaluation_plays_other_episodes():

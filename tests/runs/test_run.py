@@ -18,7 +18,7 @@ from tests.words import words
 from warprun.config.compose import compose, note_on_tuned
 from warprun.errors import TrainingFailed, UserError
 from warprun.learning.on_policy import OnPolicyAgent
-from warprun.runs import checkpoint, evaluation, measured, run, train
+from warprun.runs import checkpoint, evaluation, measured, run, saver, train
 from warprun.runs.evaluation import Evaluation
 from warprun.runs.measured import PhaseClock, Spent
 from warprun.runs.records import Records
@@ -213,6 +213,13 @@ def test_a_final_evaluation_that_fails_leaves_the_policy(judged, tmp_path):
     with pytest.raises(TrainingFailed, match="nan in an evaluation"):
         go(tmp_path, "total_steps=128", "eval.every=never")
     assert checkpoint.load(tmp_path / "run").env_steps == 128
+
+
+@pytest.mark.parametrize(("lost_s", "saved"), [(math.inf, 1), (-1.0, 2)])
+def test_a_final_evaluation_has_a_checkpoint_before_it_if_much_would_be_lost(judged, tmp_path, monkeypatch, lost_s, saved):
+    monkeypatch.setattr(saver, "LOST_S", lost_s)
+    go(tmp_path, "total_steps=128", "eval.every=never")
+    assert len(list((tmp_path / "run" / "checkpoints").glob("step_*128*.ckpt"))) == saved
 
 
 def test_iterations_that_take_long_are_announced_once(judged, tmp_path, capsys, monkeypatch):

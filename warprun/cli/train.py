@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +22,7 @@ from warprun.config.checks import check
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
 from warprun.config.registry import has_functions, source_of
-from warprun.config.schema import Config, as_before, from_dict, to_dict
+from warprun.config.schema import Config, as_before, from_dict, from_saved, to_dict
 from warprun.errors import RunHasEndedError, UserError, program, shown, typed
 from warprun.files import refuse_links
 from warprun.kernels import ahead
@@ -200,7 +201,7 @@ def _continued_if_begun(overrides: list[str], trusted: bool, compose: Compose) -
     if not (folder / CONFIG).exists():
         return overrides
     saved, stored = rundir.read_config(folder), replace(compose(rest), run_dir=run_dir)
-    then = from_dict(saved)
+    then = from_saved(saved, stored)
     for key, former, given in (
         ("env", then.env.name, stored.env.name),
         ("env.module", then.env.module, stored.env.module),
@@ -225,5 +226,11 @@ def _continued(folder: Path, then: Config, stored: Config, trusted: bool) -> Con
 def _taken(key: str, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return the last value of `key` as text, None if it is not given, and the other overrides. Raises UserError."""
     own = [override for override in overrides if override.partition("=")[0] == key]
-    parsed = OverridesParser.create().parse_overrides(read(own))
-    return (str(parsed[-1].value()) if parsed else None), [override for override in overrides if override not in own]
+    values = [_value(override) for override in own]
+    return (values[-1] if values else None), [override for override in overrides if override not in own]
+
+
+@lru_cache
+def _value(override: str) -> str:
+    (parsed,) = OverridesParser.create().parse_overrides(read([override]))
+    return str(parsed.value())

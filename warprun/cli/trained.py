@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from warprun.cli.loading import begin_to_load_torch, import_torch, uncollected
 from warprun.cli.process import DONE
 from warprun.cli.settings import check_settings, is_setting, one_run, read_settings, with_convolutions
+from warprun.config.registry import SHIPPED
+from warprun.config.schema import from_dict
 from warprun.errors import MOST_PRINTED, UserError, check_one_of, printable, program, typed
 from warprun.kernels.driver import prepare
 from warprun.playing.paths import record_paths
@@ -44,9 +47,13 @@ def evaluate(arguments: Sequence[str]) -> int:
     run = one_run("eval", read_settings("eval", settings, arguments))
     check_settings(settings)
     folder = _folder(run, settings.output_root)
-    rundir.read_config(folder)  # raises UserError if it is no run folder
+    config = from_dict(rundir.read_config(folder))
+    begin_to_load_torch()
     prepare(settings.device)
-    from warprun.runs.evaluation import describe_checkpoint, evaluate_run
+    if config.env.module.startswith(SHIPPED):  # else that is code, which only `runs.opening` may run
+        import_torch(config)
+    with uncollected():
+        from warprun.runs.evaluation import describe_checkpoint, evaluate_run
 
     line = LINES[settings.checkpoint]
     # Printed first, because the evaluation may take long.

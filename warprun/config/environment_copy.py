@@ -21,6 +21,7 @@ import zipfile
 from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType, NoneType
 from typing import NamedTuple, TypeAlias, TypedDict, cast
@@ -304,6 +305,7 @@ def _hash(array: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
+@cache
 def _version(module: str) -> str | None:
     top = module.partition(".")[0]
     try:

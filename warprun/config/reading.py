@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from omegaconf._utils import get_yaml_loader
@@ -26,6 +26,8 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """That of libyaml, if PyYAML was built with it, is ten times as fast."""
 SECTION = re.compile(r"^(?=[A-Za-z_])", re.MULTILINE)
 """Where a key of the top level begins. A text in quotes that goes on there is found out: a part of it is no YAML."""
+NUMBER, PATH = re.compile(r"(seed): (0|[1-9]\d{0,17})\n", re.ASCII), re.compile(r"(run_dir): (/[\w./-]{0,999})\n", re.ASCII)
+"""Lines that differ in all runs of a sweep and say the same in all of YAML: a whole number, and letters, digits, `_`, `-`, `.` and `/`."""
 MAX_CHARACTERS = 10_000
 """Longest value. YAML has numbers whose conversion takes the square of their length."""
 
@@ -42,19 +44,43 @@ class _SavedLoader(LOADER):  # type: ignore[misc, valid-type]
         return found
 
 
+class Section(NamedTuple):
+    """A part of a saved config."""
+
+    config: dict[object, object]
+    settings: dict[str, object]
+    """The same by dotted key."""
+    nodes: int
+    """Values, lists and sections in it."""
+
+    @staticmethod
+    def of(config: dict[object, object], nodes: int) -> Section:
+        return Section(config, dict(flat_items(config)), nodes)
+
+
 def read_config(path: Path) -> dict[str, object]:
     """Return the config in the YAML file `path`. Raises UserError, and FileNotFoundError.
 
     A run stores resolved configs of plain values. So everything else is refused: interpolations, which could read environment variables,
     anchors, whose expansion can be exponentially large, tags, and values of other types.
     """
+    return {str(key): _copied(value) for each in _sections(path) for key, value in each.config.items()}
+
+
+def read_settings(path: Path) -> dict[str, object]:
+    """Return the same by dotted key, see `flat_items`. Lists and empty sections in it are shared: nobody may change them."""
+    return {key: value for each in _sections(path) for key, value in each.settings.items()}
+
+
+def _sections(path: Path) -> list[Section]:
+    """Return the parts of a config. Raises what `read_config` does."""
     try:
         text = read_limited(path, MAX_BYTES).decode()
-        config: object = _by_sections(text)
-        if config is None:
-            config, _ = _parsed(text)
-            if isinstance(config, dict):
-                _check_values(config, "")
+        if found := _by_sections(text):
+            return found
+        config, nodes = _parsed(text)
+        if isinstance(config, dict):
+            _check_values(config, "")
     except UserError:
         raise
     except (yaml.YAMLError, OSError, ValueError, TypeError, RecursionError) as error:
@@ -64,33 +90,36 @@ def read_config(path: Path) -> dict[str, object]:
         raise UserError(f"cannot read {printable(path)}: {printable(reason)}") from None
     if not isinstance(config, dict):
         raise UserError(f"cannot read {printable(path)}: it holds no config")
-    return {str(key): value for key, value in config.items()}
+    return [Section.of(config, nodes)]
 
 
-def _by_sections(text: str) -> dict[object, object] | None:
+def _by_sections(text: str) -> list[Section] | None:
     """Return the config in a text whose top-level keys are read one by one: the runs of a sweep have most sections in common.
 
     None for a text that must be read as a whole, perhaps to say what is wrong with it.
     """
-    found: dict[object, object] = {}
-    nodes = 0
-    sections = [section for section in SECTION.split(text) if section]
     try:
-        for config, count in map(_section, sections):
-            found |= _copied(config)
-            nodes += count
+        found = [_line(text) or _section(text) for text in SECTION.split(text) if text]
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         return None
-    return found if 0 < len(found) == len(sections) and nodes <= MAX_NODES else None
+    keys = {key for section in found for key in section.config}
+    return found if 0 < len(keys) == len(found) and sum(section.nodes for section in found) <= MAX_NODES else None
+
+
+def _line(text: str) -> Section | None:
+    """Return the section of a line that needs no reader of YAML; None for others."""
+    number, path = NUMBER.fullmatch(text), PATH.fullmatch(text)
+    found = number or path
+    return Section.of({found[1]: int(found[2]) if number else found[2]}, 3) if found else None
 
 
 @lru_cache(maxsize=512)
-def _section(text: str) -> tuple[dict[object, object], int]:
+def _section(text: str) -> Section:
     config, nodes = _parsed(text)
     if not isinstance(config, dict) or len(config) != 1:
         raise ValueError("no section")
     _check_values(config, "")
-    return config, nodes
+    return Section.of(config, nodes)
 
 
 def _copied(value: Values) -> Values:
@@ -106,7 +135,7 @@ def _parsed(text: str) -> tuple[object, int]:
     return yaml.load(text, Loader=_SavedLoader), nodes
 
 
-def flat_items(container: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flat_items(container: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the dotted key and the value of every setting of a config; an empty section is a value."""
     for key, value in container.items():
         if isinstance(value, Mapping) and value:

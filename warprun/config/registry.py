@@ -26,6 +26,8 @@ from warprun.spec import Spec
 from warprun.user_code import Sources, errors_of_user, source_line
 
 CONF = "warprun.conf"
+SHIPPED = "warprun.envs."
+"""Beginning of the names of warprun's own environments."""
 CONFIG_DIR = "WARPRUN_CONFIG_DIR"
 """Environment variable with the folder of `--config-dir`, so that the processes that a command starts have it too."""
 NONE = External()

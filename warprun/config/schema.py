@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from omegaconf import MISSING, OmegaConf
 
@@ -21,6 +21,8 @@ from warprun.environment import Environment
 from warprun.errors import UserError, shown
 from warprun.learning.settings.on_policy import OnPolicyConfig
 from warprun.user_code import errors_of_user
+
+S = TypeVar("S")
 
 MAX_DEPTH = 10
 """Of dicts and lists inside each other in a config."""
@@ -224,6 +226,31 @@ def from_dict(saved: Mapping[str, object]) -> Config:
     config = fitted(OmegaConf.structured(Config(agent=agent, concurrency=CONCURRENCY[mode]())), saved)
     assert isinstance(config, Config)
     return config
+
+
+def from_saved(saved: Mapping[str, object], similar: Config) -> Config:
+    """Return what `from_dict` does, much sooner if `saved` differs from a similar config in values of the same types only."""
+    try:
+        return _like(similar, saved)
+    except TypeError:
+        return from_dict(saved)
+
+
+def _like(settings: S, saved: object) -> S:
+    """Return `settings` with the values of `saved`. Raises TypeError for other settings, and values of other types."""
+    if is_dataclass(settings) and not isinstance(settings, type):
+        names = [each.name for each in fields(settings)]
+        if isinstance(saved, Mapping) and set(names) == set(saved):
+            return replace(settings, **{name: _like(getattr(settings, name), saved[name]) for name in names})
+    elif isinstance(settings, Mapping):
+        if isinstance(saved, Mapping) and settings.keys() == saved.keys():
+            return cast(S, {key: _like(settings[key], saved[key]) for key in settings})
+    elif isinstance(settings, list):
+        if isinstance(saved, list) and {*map(type, saved)} <= {*map(type, settings)} & {bool, int, float, str}:
+            return cast(S, saved)
+    elif type(settings) is type(saved):
+        return saved
+    raise TypeError
 
 
 def is_open(config: Config) -> bool:

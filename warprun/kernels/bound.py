@@ -43,8 +43,8 @@ def signature(arguments: Sequence[object]) -> list[Type]:
 
 
 def _kind_of(value: object) -> Type:
-    """Return the type of an argument. Numba builds a type for each array anew, and a run has thousands; those of tuples are kept."""
-    if not isinstance(value, tuple):
+    """Return the type of an argument. Numba builds types of arrays anew, and a run has thousands; they are kept, as those of tuples are."""
+    if not isinstance(value, tuple | np.ndarray):
         return typeof(value)
     form = _form(value)
     found = _KINDS.get(form)
@@ -63,7 +63,7 @@ def _form(value: object) -> object:
 
 
 _KINDS: dict[object, Type] = {}
-"""Form of a tuple -> its type."""
+"""Form of a tuple or an array -> its type."""
 
 
 def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: Callable[[object], object] = kernel_function) -> ModuleType:
@@ -155,7 +155,7 @@ class Call:
             self._kinds = kinds[SPAN:]
             models = kernel.targetctx.data_model_manager
             values = tuple(in_memory(kind, value) for kind, value in zip(self._kinds, self.arguments, strict=True))
-            self._record = np.array(values, _struct([layout_of(models, kind) for kind in self._kinds]))
+            self._record = np.array(values, _layout_of_all(models, tuple(self._kinds)))
             self.address = self._record.ctypes.data
             arrays = (n for n, kind in enumerate(self._kinds) if isinstance(kind, types.Array))
             self._addresses = {self.names[n]: self._record[f"f{n}"]["data"] for n in arrays}
@@ -218,6 +218,11 @@ def layout_of(models: DataModelManager, kind: Type) -> np.dtype:
     if isinstance(kind, types.BaseTuple):
         return _struct([layout_of(models, each) for each in kind])
     return np.dtype(np.intp) if isinstance(kind, types.NoneType) else as_dtype(kind)
+
+
+@cache
+def _layout_of_all(models: DataModelManager, kinds: tuple[Type, ...]) -> np.dtype:
+    return _struct([layout_of(models, kind) for kind in kinds])
 
 
 def in_memory(kind: Type, value: Any) -> object:

@@ -110,7 +110,12 @@ def _checked_for_python(function: types.FunctionType) -> Dispatcher:
 def merged_function(function: Value) -> Value:
     """Compile as `kernel_function` does, but inlined by Numba: cheaper for a function with one caller and many callees."""
     built = kernel_function(function)
-    return njit(**MERGED)(built.py_func) if COMPILES and isinstance(function, types.FunctionType) and is_jitted(built) else built
+    return cast(Value, _merged(built)) if COMPILES and isinstance(function, types.FunctionType) and is_jitted(built) else built
+
+
+@cache
+def _merged(built: Dispatcher) -> Dispatcher:
+    return njit(**MERGED)(built.py_func)
 
 
 def checked_parts(functions: Sequence[KernelFunction]) -> Iterator[tuple[KernelFunction, TypeAnnotation]]:

@@ -214,43 +214,46 @@ def _error_name(driver: ctypes.CDLL, code: int) -> str:
 
 def available_memory() -> int:
     """Return the bytes of memory that this process can allocate at most: the free memory, or what its job may still use if that is less."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        free = next(1024 * int(line.split()[1]) for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
-    return min([free, *left_in_cgroups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = next((1024 * int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemAvailable")), whole)
+    return min([free, *left_in_cgroups("/proc/self/cgroup", "/sys/fs/cgroup")])
 
 
-def left_in_cgroups(membership: Path, mounted: Path) -> Iterable[int]:
+def _lines(file: str) -> list[str]:
+    """Return the lines of a file of the kernel, which is read for each run of a sweep; none if it is not there."""
+    try:
+        with open(file, "rb") as opened:
+            return opened.read().decode().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def left_in_cgroups(membership: str, mounted: str) -> Iterable[int]:
     """Yield the bytes that each memory limit leaves to this process; `membership` names its control groups, `mounted` is their folder.
 
     SLURM and containers limit a job through a control group (version 2 or 1) of its own or above it, and kill it without a message.
     """
-    for line in membership.read_text().splitlines() if membership.exists() else ():
+    for line in _lines(membership):
         _, controllers, group = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue
-        root = mounted / controllers
+        root = os.path.join(mounted, controllers).rstrip("/")
         # The files with the limit and with the usage, and the entry of `memory.stat` for cached files.
         limit, used, cache = (
             ("limit_in_bytes", "usage_in_bytes", "total_inactive_file") if controllers else ("max", "current", "inactive_file")
         )
-        own = root / group.lstrip("/")
-        for folder in (own, *own.parents):
-            limit_file = folder / f"memory.{limit}"
-            text = limit_file.read_text().strip() if limit_file.exists() else "max"
-            if text != "max":
-                yield max(0, int(text) - _bytes_in_use(folder, used, cache))
-            if folder == root:
-                break
+        names = group.strip("/").split("/") if group.strip("/") else []
+        for depth in range(len(names), -1, -1):
+            folder = "/".join([root, *names[:depth]])
+            for text in _lines(f"{folder}/memory.{limit}"):
+                if text != "max":
+                    yield max(0, int(text) - _bytes_in_use(folder, used, cache))
 
 
-def _bytes_in_use(folder: Path, used: str, cache: str) -> int:
+def _bytes_in_use(folder: str, used: str, cache: str) -> int:
     """Return the memory that a control group uses, without the cached files that the kernel drops when memory is needed."""
-    usage, stat = folder / f"memory.{used}", folder / "memory.stat"
-    total = int(usage.read_text()) if usage.exists() else 0
-    lines = stat.read_text().splitlines() if stat.exists() else []
-    return total - sum(int(line.split()[1]) for line in lines if line.split()[0] == cache)
+    cached = (int(line.split()[1]) for line in _lines(f"{folder}/memory.stat") if line.split()[0] == cache)
+    return sum(map(int, _lines(f"{folder}/memory.{used}"))) - sum(cached)
 
 
 LIBRARIES = ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")

@@ -94,6 +94,10 @@ _settled: WeakKeyDictionary[FunctionType, bytes | None] = WeakKeyDictionary()
 """Functions that refer to values which never change -> their hashes, once they are known."""
 
 
+_options_of: WeakKeyDictionary[Dispatcher, tuple[Content, ...]] = WeakKeyDictionary()
+"""Dispatchers -> the content of their options, which Numba reads once."""
+
+
 def settled(function: FunctionType) -> FunctionType:
     """Return a function, with the promise that what it refers to never changes: its hash is computed once in a process."""
     _settled.setdefault(function, None)
@@ -203,9 +207,10 @@ class Fingerprints:
     def _dispatcher(self, dispatcher: Dispatcher) -> Content:
         # With declared signatures, no others are compiled.
         declared = () if dispatcher._can_compile else tuple(sorted(str(each) for each in dispatcher.overloads))
-        kinds = tuple(sorted((name, str(kind)) for name, kind in getattr(dispatcher, "locals", {}).items()))
-        options = self._options(dispatcher.targetoptions)
-        return type(dispatcher).__name__, options, kinds, declared, self._content(dispatcher.py_func)
+        if dispatcher not in _options_of:
+            kinds = tuple(sorted((name, str(kind)) for name, kind in getattr(dispatcher, "locals", {}).items()))
+            _options_of[dispatcher] = type(dispatcher).__name__, self._options(dispatcher.targetoptions), kinds
+        return *_options_of[dispatcher], declared, self._content(dispatcher.py_func)
 
     def _function(self, function: FunctionType) -> Content:
         if id(function) in self._known:
@@ -267,11 +272,20 @@ def _versions() -> Content:
 
 def _settings() -> Content:
     """Return the settings of NUMBA_... variables, except the number of threads and the cache folders."""
+    now = list(vars(numba.config).items())
+    if now != _seen:
+        others = ("THREADS", "CACHE", "CUDA")
+        _seen[:] = now
+        _of_numba[:] = [(name, repr(value)) for name, value in now if name.isupper() and not any(word in name for word in others)]
     # The CUDA settings are defined only once numba-cuda is imported, so they are read from the environment variables instead.
-    others = ("THREADS", "CACHE", "CUDA")
-    of_numba = {n: v for n, v in vars(numba.config).items() if n.isupper() and not any(word in n for word in others)}
-    of_cuda = {n: v for n, v in os.environ.items() if n.startswith("NUMBA_CUDA_")}
-    return tuple(sorted((name, repr(value)) for name, value in [*of_numba.items(), *of_cuda.items()]))
+    of_cuda = [(name, repr(value)) for name, value in os.environ.items() if name.startswith("NUMBA_CUDA_")]
+    return tuple(sorted([*_of_numba, *of_cuda]))
+
+
+_seen: list[tuple[str, object]] = []
+"""The variables of Numba as they were last: a run asks for them for each of its kernels."""
+_of_numba: list[tuple[str, str]] = []
+"""The settings among them, as texts."""
 
 
 @cache

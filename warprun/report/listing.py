@@ -8,7 +8,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warprun.config.reading import flat_items
 from warprun.errors import UserError, needs, printable
 from warprun.report.runs import run_folders
 from warprun.run_folder import CONFIG
@@ -57,7 +56,7 @@ def results(place: str | PathLike[str] = "outputs") -> Runs:
     rows = []
     for status, folder in sorted(found, key=lambda run: (str(run[0].get("started")), run[1])):
         try:
-            settings = dict(flat_items(rundir.read_config(folder)))
+            settings = rundir.read_settings(folder)
         except UserError:
             settings = {}  # a damaged config is a row without settings
         known = {name: settings.get(name) for name in SETTINGS} | {name: status.get(name) for name in FACTS}

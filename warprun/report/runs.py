@@ -5,7 +5,9 @@ No torch.
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warprun.config.reading import flat_items
 from warprun.errors import UserError, printable
 from warprun.report.statistics import Array
 from warprun.run_folder import CONFIG, JOBS, LOCK, PLAN, VERSIONS
@@ -121,7 +122,7 @@ def _read(folder: Path, unfinished: bool, measures: Sequence[str]) -> Run:
     state = str(rundir.read_status(folder).get("state", "without a status.json that can be read"))
     if not (folder / CONFIG).is_file():
         raise UserError("its set-up did not end: it has no config.yaml")
-    settings = dict(flat_items(rundir.read_config(folder)))
+    settings = rundir.read_settings(folder)
     if state not in rundir.ENDED and not unfinished:
         raise UserError(f"{state}; unfinished=true includes it if it has records")
     if not (folder / JsonLines.name).is_file():
@@ -132,10 +133,10 @@ def _read(folder: Path, unfinished: bool, measures: Sequence[str]) -> Run:
         raise UserError(f"{state}, without a record of a return")
     if any(after["env_steps"] < before["env_steps"] for before, after in pairwise(rows)):
         raise UserError(f"{JsonLines.name} is damaged: its rows are not in the order of env_steps")
-    speeds = [row["perf/env_steps_per_s"] for row in rows[1:] if np.isfinite(row.get("perf/env_steps_per_s", np.nan))]
-    throughput = float(np.median(speeds)) if speeds else np.nan
+    speeds = [row["perf/env_steps_per_s"] for row in rows[1:] if math.isfinite(row.get("perf/env_steps_per_s", math.nan))]
+    throughput = statistics.median(speeds) if speeds else math.nan
     began_s = _began_s(rows[0], throughput)
-    last = {tag: found[-1] for tag in measures if (found := [row[tag] for row in rows if np.isfinite(row.get(tag, np.nan))])}
+    last = {tag: found[-1] for tag in measures if (found := [row[tag] for row in rows if math.isfinite(row.get(tag, math.nan))])}
     rows = [row | {"wall_s": max(0.0, row["wall_s"] - began_s)} for row in rows]
     curves = _curve(rows, f"eval/{name}"), _curve(rows, f"train/{name}")
     return Run(folder, settings, state, *curves, name.rpartition("/")[0], throughput, last)
@@ -150,7 +151,7 @@ def _began_s(first: Mapping[str, float], throughput: float) -> float:
 
     The first iteration compiles kernels or loads them, which takes from one second to half a minute for the same run.
     """
-    return first["wall_s"] - (first["env_steps"] / throughput if np.isfinite(throughput) and throughput > 0 else 0.0)
+    return first["wall_s"] - (first["env_steps"] / throughput if math.isfinite(throughput) and throughput > 0 else 0.0)
 
 
 def _name_of_return(settings: Mapping[str, object], rows: Sequence[Mapping[str, float]]) -> str | None:
@@ -164,6 +165,6 @@ def _name_of_return(settings: Mapping[str, object], rows: Sequence[Mapping[str, 
 
 
 def _curve(rows: Sequence[Mapping[str, float]], tag: str) -> Curve:
-    points = [(row["env_steps"], row["wall_s"], row[tag]) for row in rows if np.isfinite(row.get(tag, np.nan))]
+    points = [(row["env_steps"], row["wall_s"], row[tag]) for row in rows if math.isfinite(row.get(tag, math.nan))]
     steps, wall, value = np.array(points, dtype=np.float64).reshape(-1, 3).T
     return Curve(steps, wall, value)

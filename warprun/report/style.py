@@ -153,7 +153,7 @@ def finish(figure: Figure) -> None:
             large = np.abs(axis.get_view_interval()).max() >= 1e4
             axis.set_major_formatter(EngFormatter(sep=" ") if large else "{x:g}")
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # with another one, the place-holder of "none" too, each file is drawn twice
     for axis in axes:
         if axis.axis_name == "x" or not isinstance(axis.get_major_formatter(), FuncFormatter):  # which has the names of settings
             while _is_crowded(axis):

@@ -135,12 +135,17 @@ class Evaluator:
             except TrainingFailed as error:
                 raise TrainingFailed(f"in an evaluation {error}") from error
             ends = taken.terminated | taken.truncated
-            # The step that ends an episode still counts. Later steps belong to the next episode.
-            counts = going_on & (ends.cumsum(0) - ends.long() == 0) & (row < self.max_steps - first)
+            goes_on = first + taken.horizon <= self.max_steps and not bool(ends.any())
+            if goes_on:
+                counts = going_on.expand(taken.horizon, -1)
+            else:  # The step that ends an episode still counts. Later steps belong to the next episode.
+                counts = going_on & (ends.cumsum(0) - ends.long() == 0) & (row < self.max_steps - first)
             length += counts.sum(0)
-            terminated |= (taken.terminated & counts).any(0)
             for name, group in taken.groups.items():
                 total[name] += (group.reward.mean(-1) * counts).sum(0, dtype=torch.float64)
+            if goes_on:
+                continue
+            terminated |= (taken.terminated & counts).any(0)
             going_on &= ~(ends & counts).any(0)
             if not going_on.any():
                 break

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from warprun.config.cadence import Moment
 from warprun.config.compose import note_on_defaults, note_on_files, note_on_tuned
 from warprun.config.schema import Config, to_dict
-from warprun.errors import TrainingFailed, one_line
+from warprun.errors import RankFailed, TrainingFailed, UserError, one_line
 from warprun.runs import checkpoint, gpu_failures, position, rundir, signals
 from warprun.runs.crew import Crew
 from warprun.runs.evaluation import Evaluations, StoppedError, is_stopped
@@ -77,8 +77,7 @@ class Run:
 
     def meet(self) -> None:
         """Wait until the other processes are set up. Raises RankFailed."""
-        line = self.crew.meet(self.folder, self.saved, lambda why: self._write_status("failed", why))
-        if line:
+        if line := self.crew.meet(self.folder, self.saved, lambda why: self._write_status("failed", why)):
             self.records.message(line)
 
     @property
@@ -138,8 +137,7 @@ class Run:
                 with self.records.paused():
                     self._save(self.saver.save_if_possible)
                 self._write_status("running")
-            if first_here:
-                # From here on there is something to lose.
+            if first_here:  # from here on there is something to lose
                 stack.enter_context(signals.requests.deferred())
 
     def _iterate(self) -> None:
@@ -157,8 +155,7 @@ class Run:
     def _arrive(self, began_s: float) -> tuple[Moment, bool]:
         """Return the boundary that an iteration has come to, and whether it is the first of this process."""
         now = self.limits.moment(self.records.wall_s, self.env_steps, self.boundary.iterations + 1)
-        if now.iterations == 1:
-            # The first iteration compiles the kernels of the update. Schedules and time limits count from its end.
+        if now.iterations == 1:  # which compiles the kernels of the update: schedules and time limits count from its end
             self.limits = replace(self.limits, began_s=now.seconds)
             now = self.limits.moment(now.seconds, now.env_steps, 1)
         first_here = now.iterations == self.position.iterations + 1
@@ -169,22 +166,26 @@ class Run:
     def _evaluate(self, last: bool) -> bool:
         """Evaluate the policy; if it seems solved and that would end the run, again. At the end only final episodes are played.
 
-        Return False if a signal ended the evaluation; the state before it is then saved.
+        Return False if a signal ended the evaluation. The state before it is then saved, as it is if the evaluation fails.
         """
         self.notes.on_endless(self._course(), self.simulator.trajectory)
         before = {name: tensor.clone() for name, tensor in self.evaluations.state().items()}
         with self.clock.phase("eval"):
             try:
                 decides = last or self.evaluations.ends_run((played := self.evaluations.play()).metrics())
-                if decides:
-                    self._save(self.saver.save_for_now, before)  # first, because the evaluation can fail
-                    played = self.evaluations.play_decisive()
+                if decides and self.saver.is_overdue:  # the process can be killed while it evaluates
+                    self._save(self.saver.save_for_now, before)
+                played = self.evaluations.play_decisive() if decides else played
                 self.sentinel.after_evaluation(results := played.metrics())
                 solved = decides and self.evaluations.are_solved(results)
                 paired = self.evaluations.compare(self.folder, played, before) if last or solved else None
-            except StoppedError:
-                self._save(self.saver.save, before)
-                return False
+            except (StoppedError, TrainingFailed, UserError) as error:  # the policy is as it was
+                if isinstance(error, RankFailed):
+                    raise
+                self._save(self.saver.save if isinstance(error, StoppedError) else self.saver.save_for_now, before)
+                if isinstance(error, StoppedError):
+                    return False
+                raise
         self.solved = solved
         if self.measured.evaluate(results, self.env_steps, paired) and self.config.checkpoint.best:
             self._save_best()
@@ -203,8 +204,7 @@ class Run:
         self.logged = now._replace(seconds=read_s)  # writing the record is part of the next interval, as its phase is
 
     def _write_status(self, state: str, reason: str | None = None) -> None:
-        facts = {"env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3)} | self.measured.returned
-        self.status.write(state, facts, reason)
+        self.status.write(state, {"env_steps": self.env_steps, "wall_s": round(self.records.wall_s, 3), **self.measured.returned}, reason)
 
     def _summary(self) -> dict[str, float | str]:
         return summarize(self._course()) | {"env_steps": self.env_steps, "wall_s": self.records.wall_s}

@@ -28,8 +28,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -254,8 +254,22 @@ def _read_json(path: Path) -> dict[str, object]:
 
 def config_text(config: Mapping[str, object]) -> bytes:
     """Return a config as the text of config.yaml."""
-    text: str = yaml.dump(dict(config), default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
-    return text.encode()
+    return "".join(_section_text(key, section) for key, section in config.items()).encode()
+
+
+def _section_text(key: str, section: object) -> str:
+    """Return the text of a section: the runs of a sweep have most of them in common."""
+    content = repr((key, section))
+    if content not in _texts:
+        if len(_texts) >= MOST_TEXTS:
+            _texts.clear()
+        _texts[content] = yaml.dump({key: section}, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
+    return _texts[content]
+
+
+MOST_TEXTS = 256
+_texts: dict[str, str] = {}
+"""Sections of configs, as Python shows them -> their texts."""
 
 
 @functools.cache
@@ -271,9 +285,20 @@ def _dumper() -> type:
 
 def read_config(folder: Path) -> dict[str, object]:
     """Read config.yaml. Raises UserError if the folder is no run folder."""
-    path = folder / CONFIG
+    with _is_run(folder):
+        return reading.read_config(folder / CONFIG)
+
+
+def read_settings(folder: Path) -> dict[str, object]:
+    """Read config.yaml by dotted key; what it holds is shared with other runs. Raises UserError if the folder is no run folder."""
+    with _is_run(folder):
+        return reading.read_settings(folder / CONFIG)
+
+
+@contextmanager
+def _is_run(folder: Path) -> Iterator[None]:
     try:
-        return reading.read_config(path)
+        yield
     except FileNotFoundError:
         raise UserError(f"{printable(folder)} is not a run folder: {_why_no_run(folder)}") from None
 

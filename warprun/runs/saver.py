@@ -17,6 +17,8 @@ from warprun.state import State
 
 SHARE = 0.02
 """Largest share of the time of a run that checkpoints at intervals of time take."""
+LOST_S = 10.0
+"""Seconds of a run that may be lost if its process is killed in an evaluation: that many are not worth a checkpoint of their own."""
 KEPT_BEST = 2
 """Best checkpoints that are kept: a run that is resumed may discard the last one."""
 
@@ -30,8 +32,8 @@ class Saver:
 
     def __init__(self, held: Held, settings: CheckpointConfig, message: Callable[[str], None]) -> None:
         self._held, self._folder, self._settings, self._message = held, held.folder, settings, message
-        self._next = time.monotonic()
-        """Time before which no checkpoint at an interval of time is affordable."""
+        self._saved = self._next = time.monotonic()
+        """When this process saved a checkpoint last, or began; and the time before which none at an interval of time is affordable."""
         self._failure = ""
         """Why the last checkpoint could not be written; the same reason is told once."""
 
@@ -42,8 +44,8 @@ class Saver:
         with self._refusals():
             checkpoint.save(self._folder, env_steps, state, meta, self._settings.keep)
             all_to_disk(self._folder)
-        now = time.monotonic()
-        self._next = now + (now - began) / SHARE
+        self._saved = time.monotonic()
+        self._next = self._saved + (self._saved - began) / SHARE
 
     def save_if_possible(self, env_steps: int, state: State, meta: checkpoint.Meta) -> None:
         """Do what `save` does; if that is not possible, say so: there may be space later."""
@@ -54,6 +56,11 @@ class Saver:
         """Write a checkpoint to resume from if the process ends before the next one, which comes soon; if that is not possible, say so."""
         with self._told(), self._refusals():
             checkpoint.save(self._folder, env_steps, state, meta, self._settings.keep)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the last checkpoint, or the beginning of this process, is so long ago that an evaluation needs one before it."""
+        return time.monotonic() - self._saved > LOST_S
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:

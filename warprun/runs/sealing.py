@@ -14,6 +14,7 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
@@ -95,7 +96,7 @@ def open_networks(folder: Path, agent: A, trusted: bool) -> A:
     `trusted`: the user trusts the code in the folder. No code runs here, but a network that is built from the result may run it. Raises
     UserError if the user has to decide.
     """
-    plain = OmegaConf.to_container(OmegaConf.structured(agent))
+    plain = asdict(agent)
     for key, value in network_modules(plain):
         if not trusted and not is_own(folder):
             raise UserError(f"{printable(folder)} is not a run of yours, and its {key}={printable(value)} is code: {ADVICE}")

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from warprun.simulation.device import Device
 
 
+NEGLIGIBLE_BYTES = 1 << 25
+"""Arrays of this size are allocated without asking for the free memory: to import torch takes ten times as much."""
+
+
 @dataclass(frozen=True)
 class KernelModule:
     """The kernels of an environment for a device."""
@@ -107,6 +111,8 @@ def _check_memory(plan: ArrayPlan, device: Device) -> None:
     import torch
 
     needed = plan.bytes_needed()
+    if needed <= NEGLIGIBLE_BYTES:
+        return
     free = torch.cuda.mem_get_info()[0] if device.kind == "cuda" else available_memory()
     if needed > free:
         raise UserError(

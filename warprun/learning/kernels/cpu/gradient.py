@@ -7,7 +7,7 @@ threads does not change a bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -264,6 +264,7 @@ class CpuGradient:
         self._settings = settings_for(loss.settings, lambda tensor: tensor.view(-1).numpy(), Stream.words)
         self._compute: Call | None = None
         self._batch: NamedTuple | None = None
+        self._arrays: NamedTuple | None = None
         self._layout, self._count, self._shares = UNKNOWN, 0, 1
         """What `_compute` has."""
 
@@ -276,7 +277,10 @@ class CpuGradient:
             self._compute = self._call(batch, layout)
         if batch is not self._batch or layout is not self._layout or count != self._count:
             cut = Cut.of(count, layout.step_rows).shared(self._share_tiles)
-            self._compute.change(batch=arrays_of(batch), cut=cut, kept=layout.activations.view(-1).numpy())
+            self._arrays = arrays_of(batch, dict(zip(map(id, self._batch or ()), self._arrays or (), strict=True)))
+            self._compute.change(batch=self._arrays, cut=cut)
+            if layout is not self._layout:
+                self._compute.change(kept=layout.activations.view(-1).numpy())
             self._sum.finish.change(count=count, shares=cut.shares)
             self._shares, self._batch, self._layout, self._count = cut.shares, batch, layout, count
         self._team.share(self._compute, self._shares, 6.0 * self._nets[-1].parameters.size * count)
@@ -300,6 +304,8 @@ def stack_of(network: Network, threads: int) -> Stack:
     return Stack(network.parameters, network.layers, outputs, network.rows, network.mean, network.scale, blocks, slopes)
 
 
-def arrays_of(batch: NamedTuple) -> NamedTuple:
-    """Return a NamedTuple of tensors as one of arrays."""
-    return batch._make(part.numpy() if isinstance(part, torch.Tensor) else part for part in batch)
+def arrays_of(batch: NamedTuple, known: Mapping[int, object] = {}) -> NamedTuple:
+    """Return a NamedTuple of tensors as one of arrays; `known`: arrays by the id of their tensor, which torch is slow to make."""
+    new = (part for part in batch if id(part) not in known and isinstance(part, torch.Tensor))
+    arrays = {**known, **{id(part): part.numpy() for part in new}}
+    return batch._make(arrays.get(id(part), part) for part in batch)

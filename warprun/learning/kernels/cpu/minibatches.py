@@ -44,6 +44,24 @@ class Workspace(NamedTuple):
     """The result: the rows of the runs, one run after the other."""
 
 
+class Picked(NamedTuple):
+    """Memory that stays for the advantages of a minibatch and their moments."""
+
+    advantage: NDArray[np.float32]
+    """[B]."""
+    mean: NDArray[np.float32]
+    variance: NDArray[np.float32]
+    """[] each."""
+    tensors: tuple[torch.Tensor, Moments]
+    """The same memory."""
+
+    @staticmethod
+    def of(count: int) -> Picked:
+        arrays = np.zeros(count, float32), np.zeros((), float32), np.zeros((), float32)  # by NumPy: a recorded update makes none by torch
+        advantage, mean, variance = map(torch.from_numpy, arrays)
+        return Picked(*arrays, (advantage, (mean, variance)))
+
+
 def shuffle(words, memory):
     """Write the order of a draw, sorted by its keys, to `memory.sorted_order`; equal keys keep their order."""
     key, n = key_of(words), memory.keys.size
@@ -137,12 +155,14 @@ class CpuMinibatches:
         """Rows, and rows of a step, of the last order."""
         self._shuffle = Call(_module().shuffled, words, _memory(*self._shape), 1)
         self._order = torch.zeros(0, dtype=torch.int64)
-        self._picked: dict[tuple[int, int], list[tuple[torch.Tensor, Moments]]] = {}
-        """By rows and minibatches of an epoch, on memory that stays."""
+        self._picked: dict[tuple[int, int], list[Picked]] = {}
+        """By rows and minibatches of an epoch."""
         self._pick = Call(
             _module().picked_rows, np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), *[zero.numpy()] * 2
         )
         self._average = Call(_module().averaged, self._mean.numpy(), 1, self._mean[1:].numpy(), zero.numpy())
+        self._averaged = self._mean, zero
+        """Terms and norm that `_average` has."""
         given, (low, high) = reference.config.learning_rate, reference.rate_limits
         numbers = given, low, high, reference.rate_factor.numpy(), reference.learning_rate.numpy()
         self._adapt = Call(_module().adapted, zero.numpy(), 1.0, *numbers)
@@ -169,20 +189,23 @@ class CpuMinibatches:
         if size not in self._picked:
             if len(self._picked) == SIZES:
                 self._picked.clear()
-            picks = torch.zeros(len(order))
-            self._picked[size] = [(picks[part], (torch.zeros(()), torch.zeros(()))) for part in parts]
-        for part, (picked, (mean, variance)) in zip(parts, self._picked[size], strict=True):
-            self._pick.change(advantage=advantage.numpy(), order=order[part].numpy(), picked=picked.numpy())
-            self._pick.change(mean=mean.numpy(), variance=variance.numpy())
+            self._picked[size] = [Picked.of(part.stop - part.start) for part in parts]
+        found, rows = self._picked[size], order.numpy()
+        self._pick.change(advantage=advantage.numpy())
+        for part, (picked, mean, variance, _) in zip(parts, found, strict=True):
+            self._pick.change(order=rows[part], picked=picked, mean=mean, variance=variance)
             self._pick(0, 1, 0)
-        return self._picked[size]
+        return [each.tensors for each in found]
 
     def average(self, mean: torch.Tensor | None, number: int, terms: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
         """Return the means over `number` gradient steps, [K+1], see `Operations`, always in the same memory."""
         assert len(terms) == len(self._mean) - 1
         if mean is not None and mean is not self._mean:
             self._mean.copy_(mean)
-        self._average.change(number=number, terms=terms.numpy(), norm=norm.numpy())
+        if terms is not self._averaged[0] or norm is not self._averaged[1]:
+            self._averaged = terms, norm
+            self._average.change(terms=terms.numpy(), norm=norm.numpy())
+        self._average.change(number=number)
         self._average(0, 1, 0)
         return self._mean
 

@@ -277,11 +277,11 @@ class CpuReturns:
         return bound.estimate
 
     def _bind(self, trajectory: Trajectory, reward: torch.Tensor) -> Bound:
-        ends, advantage, returns = Ends(trajectory, self.name), torch.zeros_like(reward), torch.zeros_like(reward)
+        ends, (advantage, returns) = Ends(trajectory, self.name), (torch.from_numpy(aligned_zeros(*reward.shape)) for _ in range(2))
         steps = _steps(trajectory, self.name, ends)
         memory, given = self._memory(steps), reward.flatten(1).numpy()
         results = advantage.flatten(1).numpy(), returns.flatten(1).numpy()
-        spread, explained = torch.zeros(SUMS), torch.zeros(1)
+        spread, explained = torch.from_numpy(np.zeros(SUMS, np.float32)), torch.from_numpy(np.zeros(1, np.float32))
         moments = Spread(*spread.unbind())._replace(explained=explained[0] if self.target.gives_errors else None)
         call = Call(self.module.advantages, self.network, steps, given, given, self.discount, *results, memory)
         of_sums = Call(self.module.spread, 1, memory.sums, spread.numpy(), explained.numpy())

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from warprun.kernels import ahead
 from warprun.kernels.bound import Call, Function, kernel_module, signature
 from warprun.kernels.compile import merged_function
-from warprun.kernels.simd import COLUMNS
+from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.formulas import merged, normalized_reward, varies
 from warprun.learning.normalization import (
@@ -259,14 +259,14 @@ class CpuRewards:
 
     def _bind(self, trajectory: Trajectory) -> tuple[Call, Call, Merging, Ends, torch.Tensor]:
         given = trajectory.groups[self.name].reward
-        out, ends = torch.zeros_like(given), Ends(trajectory, self.name)
+        out, ends = torch.from_numpy(aligned_zeros(*given.shape)), Ends(trajectory, self.name)
         gamma, columns = np.float32(self.normalizer.gamma), given.shape[1] * given.shape[2]
-        shift, scale = torch.zeros((2, 1)).unbind()
+        shift, scale = torch.from_numpy(aligned_zeros(2, 1)).unbind()
         merging = Merging(self.normalizer.statistics, shift, scale, -(-columns // COLUMNS), COLUMNS, self.team.count)
         reward, over, cut = given.flatten(1).numpy(), ends.terminated.numpy(), ends.truncated.numpy()
         returns, source, continues = self.normalizer.returns.view(-1), trajectory.source.view(1), trajectory.continues.view(1)
         if self.normalizer.sources == 1:
-            source = torch.zeros(1, dtype=torch.int64)
+            source = torch.from_numpy(np.zeros(1, np.int64))
         so_far = returns.numpy(), source.numpy(), continues.numpy()
         discounted = Call(_module().discounted, reward, over, cut, *so_far, gamma, merging.running)
         return discounted, Call(_module().normalized, reward, over, gamma, merging.running, out.flatten(1).numpy()), merging, ends, out
