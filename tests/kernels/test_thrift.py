@@ -10,6 +10,7 @@ import numba
 import numpy as np
 import pytest
 from llvmlite.binding import ffi
+from numba import literal_unroll
 from numba.core import errors, ir, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
@@ -138,3 +139,35 @@ def test_libnvvm_gets_a_cuda_kernel_once_and_each_function_once_and_what_it_need
     assert sum("define" in code and "twice" in code.partition("define")[2].splitlines()[0] for code in library.llvm_strs) == 1
     assert len(library.llvm_strs) == len({id(module) for module in library.modules}) < len(library.modules)
     assert any("reshape_funcs" in str(file) for file in library._linking_files)
+
+
+def test_what_reads_where_variables_live_finds_it() -> None:
+    """Passes of Numba that delete variables, generators and code with Python objects do."""
+
+    @numba.njit
+    def counted(n):
+        for i in range(n):
+            yield 2 * i
+
+    @numba.njit
+    def added(n):
+        total = 0
+        for number in counted(n):
+            total += number
+        return total
+
+    @numba.jit(forceobj=True, looplift=False)
+    def described(n):
+        parts = []
+        for i in range(n):
+            parts.append(str(i))
+        return ", ".join(parts)
+
+    @numba.njit
+    def summed(values):
+        total = 0.0
+        for value in literal_unroll(values):
+            total += value
+        return total
+
+    assert (added(5), described(3), summed((1, 2.5))) == (20, "0, 1, 2", 3.5)

@@ -13,8 +13,9 @@ from tests.agents import build
 from tests.compiled import compiled
 from tests.learning.helpers import SPACES, environment
 from warprun.environment import Box
-from warprun.learning.draws import TOGETHER, Stream, bits_of, key_of, normal_of, normals, permutation, random_bits
+from warprun.learning.draws import Stream, normals, permutation, random_bits
 from warprun.learning.interfaces import Agent
+from warprun.learning.kernels.draws import TOGETHER, bits_of, key_of, normal_of
 from warprun.learning.networks import ActorCritic, flatten_parameters, seeded
 from warprun.learning.settings.networks import LayersConfig, NetworkConfig
 from warprun.learning.settings.off_policy import ReplayConfig

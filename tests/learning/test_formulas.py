@@ -10,16 +10,17 @@ import torch
 from tests.learning.helpers import Golden, close
 from tests.learning.papers import A2CLoss, PPOLoss, a2c_loss, ppo_loss
 from warprun.algorithms import a2c, ppo
+from warprun.algorithms import ppo_loss as of_ppo
 from warprun.algorithms.settings import PPOConfig
 from warprun.environment import Box, Discrete, MultiDiscrete
 from warprun.errors import UserError
 from warprun.learning.batch import Spread, explained_variance, mean_and_variance, normalize_advantage
 from warprun.learning.distributions import evaluate
 from warprun.learning.formulas import Row
-from warprun.learning.operations import RowLoss
+from warprun.learning.operations import RowLoss, scan
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
 from warprun.learning.settings.agent import OptimizerConfig
-from warprun.learning.targets import TARGETS, Discount, Step, scan
+from warprun.learning.targets import TARGETS, Discount, Step
 from warprun.learning.tensors import on_tensors
 from warprun.math import clip, exp, log, maximum, where
 
@@ -279,7 +280,7 @@ def losses_that_work() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", losses_that_work())
 def test_formulas_of_users_give_the_same_for_tensors_as_for_numbers(name: str) -> None:
-    loss = RowLoss(losses_that_work()[name], ppo.Coefficients(0.2, 1.0, 0.5), ("shown",)).tried("mine")
+    loss = RowLoss(losses_that_work()[name], of_ppo.Coefficients(0.2, 1.0, 0.5), ("shown",)).tried("mine")
     numbers = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)) + 0.5
     by_log_prob, by_value, (shown,) = loss.of_rows(numbers[0], numbers[1], Row(*numbers[2:]))
     for n, column in enumerate(numbers.T):
@@ -306,10 +307,10 @@ MISTAKES: dict[str, tuple[Any, tuple[str, ...], str]] = {
 def test_a_wrong_loss_is_told_in_one_line(mistake: str) -> None:
     formula, terms, words = MISTAKES[mistake]
     with pytest.raises(UserError, match=re.escape(words)) as told:
-        RowLoss(formula, ppo.Coefficients(0.2, 1.0, 0.5), terms).tried("mine")
+        RowLoss(formula, of_ppo.Coefficients(0.2, 1.0, 0.5), terms).tried("mine")
     assert str(told.value).startswith("the loss of agent=mine") and "\n" not in str(told.value)
     with pytest.raises(UserError, match="must be a number, not None"):
-        RowLoss(ppo.ppo_loss, ppo.Coefficients(0.2, None, 0.5), ppo.Terms._fields).tried("mine")  # type: ignore[arg-type]
+        RowLoss(of_ppo.ppo_loss, of_ppo.Coefficients(0.2, None, 0.5), of_ppo.Terms._fields).tried("mine")  # type: ignore[arg-type]
 
 
 OPTIMIZER_CASES = [

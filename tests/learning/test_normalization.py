@@ -8,9 +8,10 @@ import torch
 from tests.learning.helpers import CPU, Golden, close
 from warprun.learning.networks import ActorCritic, flatten_parameters
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer, RunningStatistics, moments
+from warprun.learning.operations import scan
 from warprun.learning.settings.networks import NetworkConfig
 from warprun.learning.slices import ROWS, Slices, split
-from warprun.learning.targets import TARGETS, Discount, Step, scan
+from warprun.learning.targets import TARGETS, Discount, Step
 from warprun.spec import OBS_LIMIT, Box
 
 

@@ -23,11 +23,11 @@ from warprun.learning.formulas import RESOLUTION, TINY
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.on_policy import Learner
-from warprun.learning.operations import Operations
+from warprun.learning.operations import Operations, scan
 from warprun.learning.optimizers import Adam, clip_norm
 from warprun.learning.settings.networks import NetworkConfig
 from warprun.learning.slices import split
-from warprun.learning.targets import TARGETS, Discount, Step, scan
+from warprun.learning.targets import TARGETS, Discount, Step
 from warprun.simulation.trajectory import Trajectory
 
 TOLERANCE = 1e-5

@@ -20,12 +20,12 @@ from warprun.algorithms.dqn import quantiles_loss, values_loss
 from warprun.environment import Box, Discrete, Environment, Space
 from warprun.learning.descent import Terms
 from warprun.learning.kernels import choose
+from warprun.learning.kernels.arguments import Drawn
 from warprun.learning.kernels.cuda import gradient as cuda_gradient
 from warprun.learning.kernels.cuda import updates as cuda_updates
 from warprun.learning.kernels.cuda.replay import CudaReplay
 from warprun.learning.kernels.cuda.updates import CudaKernels
 from warprun.learning.kernels.steps import TileStep
-from warprun.learning.kernels.tile_loss import Drawn
 from warprun.learning.off_policy import OffPolicyLearner
 from warprun.learning.replay import Replay, TransitionBatch
 from warprun.learning.settings.networks import LayersConfig

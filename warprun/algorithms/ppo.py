@@ -7,56 +7,18 @@ from typing import NamedTuple
 
 import torch
 
+from warprun.algorithms.ppo_loss import Coefficients, Terms, ppo_loss
 from warprun.algorithms.settings import PPOConfig
 from warprun.errors import UserError
 from warprun.learning.batch import Batch
-from warprun.learning.draws import TOGETHER
+from warprun.learning.kernels.draws import TOGETHER
 from warprun.learning.on_policy import Learner, OnPolicyAgent
 from warprun.learning.operations import RowLoss
 from warprun.learning.slices import split
-from warprun.math import exp, maximum, minimum, where
 from warprun.state import derived_seed
 
 MANY_ROWS = 64 * TOGETHER
 """Rows of a minibatch from which on it consists of runs of rows."""
-
-
-class Coefficients(NamedTuple):
-    """Numbers of the loss."""
-
-    clip: float
-    clip_value: float
-    value_coef: float
-
-
-class Terms(NamedTuple):
-    """Terms of the loss of a row, which are shown."""
-
-    policy: float
-    value: float
-    approx_kl: float
-    """r - 1 - log r, r the ratio of probabilities: its mean is KL(old || new), unbiased and never negative (Schulman 2020, "k3")."""
-    clip_fraction: float
-
-
-def ppo_loss(log_prob, value, row, p):  # type: ignore[no-untyped-def]
-    """Return the loss's derivatives by log_prob and value, and its terms: eq. 9 of Schulman et al. 2017 with 1/2 in the value's loss.
-
-    The advantage is normalized. `p.clip_value` infinite: values are not clipped.
-    """
-    log_ratio = log_prob - row.log_prob
-    ratio = exp(log_ratio)
-    clipped = minimum(maximum(ratio, 1.0 - p.clip), 1.0 + p.clip)
-    policy = maximum(-row.advantage * ratio, -row.advantage * clipped)
-    by_log_prob = where(-row.advantage * ratio < -row.advantage * clipped, 0.0, -row.advantage * ratio)
-
-    error = value - row.returns
-    moved = minimum(maximum(value - row.value, -p.clip_value), p.clip_value)
-    clipped_error = row.value + moved - row.returns
-    farther = (abs(value - row.value) > p.clip_value) & (clipped_error * clipped_error > error * error)
-    value_loss = 0.5 * where(farther, clipped_error * clipped_error, error * error)
-    by_value = where(farther, 0.0, p.value_coef * error)
-    return by_log_prob, by_value, Terms(policy, value_loss, ratio - 1.0 - log_ratio, where(abs(ratio - 1.0) > p.clip, 1.0, 0.0))
 
 
 class GradientSteps(NamedTuple):

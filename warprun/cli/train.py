@@ -111,8 +111,9 @@ def _expect_kernels(config: Config) -> None:
     is_copy = environment_copy.find(config.env.module) is not None  # of a run, whose kernels are there
     if processes and alone and learns and not is_copy and has_functions(config.env.module):
         agent, _, _ = AGENTS[config.agent.name].agent.partition(":")
-        of_gpu = [f"warprun.learning.kernels.cuda.{name}" for name in ("returns", "optimizer", "statistics")] if on_gpu else []
-        modules = ("warprun.learning.kernels.choose", agent, *of_gpu)
+        of_gpu = [f"warprun.learning.kernels.cuda.{name}" for name in ("returns", "optimizer", "statistics")]
+        # On a CPU an order imports the little that it needs, and no torch.
+        modules = ("warprun.learning.kernels.choose", agent, *of_gpu) if on_gpu else ()
         early = None if on_gpu else ahead.Early("warprun.runs.early", "compile_kernels", config)
         ahead.expect(config.env.name, modules, processes, source_of(config.env.module), early)
 

@@ -39,11 +39,14 @@ if TYPE_CHECKING:
     from warprun.kernels.compile import Recipe
 
 PROGRAM = """
-import pickle, sys
+import gc, pickle, sys
+gc.disable()
 sys.path[:], *given = pickle.load(sys.stdin.buffer)
 from warprun.kernels.ahead import serve
 serve(*given)
+gc.freeze()
 """
+"""Nothing looks for reference cycles in it, not even at its end: that takes a tenth of its time, and it ends soon."""
 POLL_S = 0.005
 MOST_FOR_GPU = 3
 """Most processes beside this one that compile CUDA kernels: they are fewer than on CPU, and each takes longer."""

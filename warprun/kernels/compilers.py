@@ -155,6 +155,18 @@ class LinkedLibrary(JITCodeLibrary):
         self._optimize_functions(module)
         self.add_own(module, module.as_bitcode())
 
+    def _optimize_functions(self, module: llvm.ModuleRef) -> None:
+        """Only put variables into registers, which leaves less to link: LLVM optimises the code where it is inlined."""
+        module.data_layout = self._codegen._data_layout
+        manager, builder = llvm.create_new_function_pass_manager(), _builder(self, unrolls=False)
+        manager.add_simplify_cfg_pass()
+        manager.add_sroa_pass()
+        manager.add_simplify_cfg_pass()
+        manager.add_instruction_combine_pass()
+        for function in module.functions:
+            if not function.is_declaration:
+                manager.run(function, builder)
+
     def add_own(self, module: llvm.ModuleRef, bitcode: bytes) -> None:
         """Add a module that is optimised, with its bitcode."""
         self.own.append(bitcode)

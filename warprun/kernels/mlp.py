@@ -55,6 +55,14 @@ class Carry(NamedTuple):
 NO_CARRY = Carry(0, np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
 
 
+class Outputs(NamedTuple):
+    """The rows of a network's outputs in a block, or of those of several that share their inputs: `first`, `first` + `apart`, ..."""
+
+    number: int
+    first: int
+    apart: int
+
+
 class Network(NamedTuple):
     """A network as kernels take it."""
 

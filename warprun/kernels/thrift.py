@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from llvmlite.binding import ffi
-from numba.core import errors, ir, targetconfig, types
+from numba.core import errors, ir, postproc, targetconfig, types
 from numba.core.event import Listener, register
 from numba.core.types.abstract import _TypeMetaclass
 from numba.core.typing.npydecl import NumpyRulesArrayOperator
@@ -16,6 +16,7 @@ from numba.np import linalg
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from numba.core.postproc import PostProcessor
     from numba.cuda.codegen import CUDACodeLibrary
 
 
@@ -50,7 +51,7 @@ def spare() -> None:
         from numba.np import arraymath  # noqa: F401  looks at its import
     finally:
         linalg.ensure_blas = look
-    _spare_compiler(errors, targetconfig)
+    _spare_compiler(errors, targetconfig, postproc)
     _spare_typing()
 
 
@@ -62,9 +63,9 @@ def spare_cuda() -> None:
     only to read from the result which functions of its own must be linked: their names are in the code before, too.
     """
     from numba.cuda.codegen import CUDACodeLibrary
-    from numba.cuda.core import config, errors, targetconfig
+    from numba.cuda.core import config, errors, postproc, targetconfig
 
-    _spare_compiler(errors, targetconfig)
+    _spare_compiler(errors, targetconfig, postproc)
     asm = CUDACodeLibrary.get_asm_str
 
     def get_asm_str(library: CUDACodeLibrary, cc: object = None) -> str:
@@ -79,15 +80,27 @@ def spare_cuda() -> None:
     CUDACodeLibrary.get_asm_str, CUDACodeLibrary.llvm_strs = get_asm_str, property(llvm_strs)
 
 
-def _spare_compiler(errors: ModuleType, targetconfig: ModuleType) -> None:
-    """Spare a compiler, that of Numba or of numba-cuda, given two of its modules.
+def _spare_compiler(errors: ModuleType, targetconfig: ModuleType, postproc: ModuleType) -> None:
+    """Spare a compiler, that of Numba or of numba-cuda, given some of its modules.
 
     Its errors are coloured with colorama, if that is installed, thousands of them in a compilation that succeeds; messages of warprun have
-    no colours. It compares its options in every search for a function, one property after the other.
+    no colours. It compares its options in every search for a function, one property after the other. After each pass it finds where
+    variables live, which only generators and the passes that delete variables read.
     """
     vars(errors.termcolor())["_markup"] = lambda text, *style: text
     defaults = cache(lambda kind: {name: option.default for name, option in kind.options.items()})
     targetconfig.TargetConfig.values = lambda options: defaults(options.__class__) | options._values
+    after_pass = postproc.PostProcessor.run
+
+    def run(processor: PostProcessor, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        code = processor.func_ir
+        if emit_dels or code.is_generator:
+            after_pass(processor, emit_dels, extend_lifetimes)
+        else:
+            code.blocks = postproc.transforms.canonicalize_cfg(code.blocks)
+            code.variable_lifetime, code.generator_info = postproc.VariableLifetime(code.blocks), None  # found when it is asked for
+
+    postproc.PostProcessor.run = run
 
 
 def _spare_typing() -> None:

@@ -1,4 +1,4 @@
-"""Random numbers as pure functions of (seed, number of the draw), the same by torch on CPU and CUDA and in kernels."""
+"""Random numbers by torch, as pure functions of (seed, number of the draw): the same as those of `kernels.draws`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from warprun.math import cos, log, sqrt
+from warprun.learning.kernels.draws import TOGETHER, Words
 from warprun.state import derived_seed
 
 BITS = 0xFFFFFFFF
-TOGETHER = 16
-"""Most rows that an order may keep together: as many float32 numbers as a cache line holds."""
-
-uint32, float32 = np.uint32, np.float32
 
 
 class Stream(NamedTuple):
@@ -29,7 +24,7 @@ class Stream(NamedTuple):
     def words(self) -> Words:
         """Return the stream for kernels on CPU, on the memory of `number`."""
         low, high = seed_words(self.seed)
-        return Words(uint32(low), uint32(high), self.number.numpy())
+        return Words(np.uint32(low), np.uint32(high), self.number.numpy())
 
 
 @cache
@@ -41,9 +36,6 @@ def seed_words(seed: int) -> tuple[int, int]:
     """
     hashed = derived_seed(seed, "draws")
     return hashed & BITS, hashed >> 32
-
-
-# By torch ----------------------------------------------------------------------------------------------------------
 
 
 def permutation(n: int, seed: int, draw: torch.Tensor, step_rows: int = 1) -> torch.Tensor:
@@ -93,40 +85,3 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
 def _shifted(x: torch.Tensor, places: int) -> torch.Tensor:
     """Return int32 `x` shifted to the right with zeros coming in."""
     return (x >> places) & (BITS >> places)
-
-
-# In kernels --------------------------------------------------------------------------------------------------------
-
-
-class Words(NamedTuple):
-    """A `Stream` as kernels take it."""
-
-    low: np.uint32
-    high: np.uint32
-    """The words of its seed."""
-    number: NDArray[np.int64]
-    """[]."""
-
-
-def mix(x):
-    """Return 32 well-mixed bits of uint32 `x`."""
-    x = uint32((x ^ (x >> uint32(16))) * uint32(0x7FEB352D))
-    x = uint32((x ^ (x >> uint32(15))) * uint32(0x846CA68B))
-    return uint32(x ^ (x >> uint32(16)))
-
-
-def key_of(of):
-    """Return the key of the draw that a stream (`Words`) is at."""
-    return mix(uint32(mix(uint32(uint32(of.number[()]) + of.low)) ^ of.high))
-
-
-def bits_of(key, index):
-    """Return random bits `index` of a draw, uint32."""
-    return mix(uint32(mix(uint32(uint32(index) ^ key)) + key))
-
-
-def normal_of(key, index, count):
-    """Return standard normal number `index` of `count`: Box and Muller 1958."""
-    u = (float32(np.int32(bits_of(key, index) >> uint32(8))) + float32(0.5)) * float32(2.0**-24)
-    v = (float32(np.int32(bits_of(key, count + index) >> uint32(8))) + float32(0.5)) * float32(2.0**-24)
-    return sqrt(float32(-2.0) * log(u)) * cos(float32(6.283185307179586) * v)

@@ -5,13 +5,15 @@ Those of losses stand beside their algorithms, those of advantages in `targets.p
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from warprun.learning.settings.plan import LOSS_ROWS
-from warprun.learning.tensors import Number
 from warprun.math import maximum, sqrt, where
+
+if TYPE_CHECKING:
+    from warprun.learning.tensors import Number
 
 float32 = np.float32
 

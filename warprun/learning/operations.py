@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from warprun.learning.normalization import RewardNormalizer
 from warprun.learning.optimizers import Optimizer, clip_norm
 from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.settings.on_policy import OnPolicyConfig
-from warprun.learning.targets import TARGETS, Discount, Step, scan
+from warprun.learning.targets import TARGETS, Discount, Step, Target
 from warprun.learning.tensors import converted, filled, on_tensors, python_numbers
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import GroupSpec
@@ -237,3 +237,19 @@ def averaging(
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]:
     """Return `Operations.step_of_many` made of a step and a function `average`."""
     return lambda gradient, terms, mean, number: average(mean, number, terms, step(gradient))
+
+
+def scan(target: Target, steps: Step, p: Discount) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return advantages and returns, [T, ...] each, by torch."""
+    p = python_numbers(p)
+    formula, value = on_tensors(target.formula), cast(torch.Tensor, steps.value)
+    horizon, advantage, returns = len(value), torch.empty_like(value), value.clone()
+    if target.windowed:
+        for _ in range(min(p.n_step, horizon)):
+            _, advantage, returns = formula(torch.cat((returns[1:], returns[-1:])), steps, p)
+        return advantage, returns
+    given = Step(*(each.unbind() if isinstance(each, torch.Tensor) else [each] * horizon for each in steps))  # type: ignore[arg-type]
+    after = torch.zeros_like(value[0])
+    for t in range(horizon - 1, -1, -1):
+        after, advantage[t], returns[t] = formula(after, Step(*(each[t] for each in given)), p)  # type: ignore[misc, index]
+    return advantage, returns

@@ -7,16 +7,17 @@ with the first step instead, several times.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 
-from warprun.learning.tensors import Number, on_tensors, python_numbers
 from warprun.math import exp, minimum, where
 
 if TYPE_CHECKING:
+    import torch
+
     from warprun.learning.settings.on_policy import OnPolicyConfig
+    from warprun.learning.tensors import Number
 
 
 Coefficient: TypeAlias = float | np.float32
@@ -111,19 +112,3 @@ TARGETS: Mapping[str, Target] = {
     "exarl_vtrace": Target(exarl_vtrace, gives_errors=False),
 }
 """By the setting `agent.advantage`."""
-
-
-def scan(target: Target, steps: Step, p: Discount) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return advantages and returns, [T, ...] each, by torch."""
-    p = python_numbers(p)
-    formula, value = on_tensors(target.formula), cast(torch.Tensor, steps.value)
-    horizon, advantage, returns = len(value), torch.empty_like(value), value.clone()
-    if target.windowed:
-        for _ in range(min(p.n_step, horizon)):
-            _, advantage, returns = formula(torch.cat((returns[1:], returns[-1:])), steps, p)
-        return advantage, returns
-    given = Step(*(each.unbind() if isinstance(each, torch.Tensor) else [each] * horizon for each in steps))  # type: ignore[arg-type]
-    after = torch.zeros_like(value[0])
-    for t in range(horizon - 1, -1, -1):
-        after, advantage[t], returns[t] = formula(after, Step(*(each[t] for each in given)), p)  # type: ignore[misc, index]
-    return advantage, returns

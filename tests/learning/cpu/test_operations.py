@@ -14,8 +14,9 @@ from warprun.kernels.simd import COLUMNS
 from warprun.learning import operations, optimizers
 from warprun.learning.batch import Spread, explained_variance
 from warprun.learning.kernels.cpu import updates as fused_updates
+from warprun.learning.kernels.cpu.loops.optimizer import PIECE
 from warprun.learning.kernels.cpu.minibatches import CpuMinibatches
-from warprun.learning.kernels.cpu.optimizer import PIECE, SPLIT_FROM, CpuAdam
+from warprun.learning.kernels.cpu.optimizer import SPLIT_FROM, CpuAdam
 from warprun.learning.kernels.cpu.statistics import CpuObservations, CpuRewards
 from warprun.learning.normalization import ObservationNormalizer, RewardNormalizer
 from warprun.learning.settings.agent import OptimizerConfig

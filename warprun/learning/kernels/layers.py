@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from warprun.kernels.memory import GRU, LSTM, rows_of
-from warprun.kernels.mlp import LINEAR, RELU, TANH, Carry, Layer, Network
+from warprun.kernels.mlp import LINEAR, RELU, TANH, Carry, Layer, Network, Outputs
 from warprun.learning.networks import ActorCritic
 from warprun.learning.normalization import ObservationNormalizer
 from warprun.learning.recurrent import Recurrent, parts
@@ -40,14 +39,6 @@ def layer_rows(parts: Iterable[nn.Module], parameters: torch.Tensor, row: int) -
         table.append(Layer(at[0], at[1], *sizes, in_row, row, code))
         in_row, row = row, row + (rows_of(code, sizes[1]) if code in (LSTM, GRU) else sizes[1])
     return table
-
-
-class Outputs(NamedTuple):
-    """The rows of a network's outputs in a block, or of those of several that share their inputs: `first`, `first` + `apart`, ..."""
-
-    number: int
-    first: int
-    apart: int
 
 
 def stacked_rows(stacks: Sequence[Sequence[nn.Module]], parameters: torch.Tensor) -> tuple[list[Layer], Outputs]:

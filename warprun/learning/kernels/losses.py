@@ -17,7 +17,6 @@ import numpy as np
 
 from warprun.kernels.made import made
 from warprun.kernels.sampling import gaussian_log_density, limited_log_std
-from warprun.learning.draws import normal_of
 from warprun.learning.formulas import rescaled, unscaled
 from warprun.learning.kernels.cpu.tiles import (
     add_term,
@@ -36,6 +35,7 @@ from warprun.learning.kernels.cpu.tiles import (
     slopes_to_input,
     stream_key,
 )
+from warprun.learning.kernels.draws import normal_of
 from warprun.math import exp, softplus, tanh
 
 VALUE, LOSS = 0, 1

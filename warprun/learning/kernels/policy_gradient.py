@@ -8,9 +8,10 @@ from weakref import WeakKeyDictionary
 import torch
 
 from warprun.learning.batch import Batch
+from warprun.learning.kernels.arguments import ParameterRows, Rows
 from warprun.learning.kernels.policy_loss import COMPONENTS, DISTRIBUTIONS, Policy, policy_loss
-from warprun.learning.kernels.rows import Rows, example, rows_of
-from warprun.learning.kernels.tile_loss import UNKNOWN, Gradient, Layout, ParameterRows, TileLoss
+from warprun.learning.kernels.rows import example, rows_of
+from warprun.learning.kernels.tile_loss import UNKNOWN, Gradient, Layout, TileLoss
 from warprun.learning.operations import Moments, RowLoss
 from warprun.spec import Space
 

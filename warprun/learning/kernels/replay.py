@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from warprun.learning.draws import bits_of
+from warprun.learning.kernels.draws import bits_of
 from warprun.learning.replay import BRANCHES, GOES_ON, TERMINATED, TRUNCATED, RingPosition
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import BYTE

@@ -3,40 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 import torch
 
 from warprun.learning.batch import Batch
+from warprun.learning.kernels.arguments import Rows
 from warprun.learning.operations import Moments
 from warprun.spec import Space
-
-
-class Rows(NamedTuple):
-    """R rows, of which `order` selects B, unless all are taken. Tensors, or the arrays of kernels; without elements they have one."""
-
-    order: torch.Tensor
-    """[B] int64 if `ordered`."""
-    obs: torch.Tensor
-    """[R, F] float32."""
-    mask: torch.Tensor
-    """[R, M] bool if `masked`."""
-    action: torch.Tensor
-    """[R, C] int32 or float32."""
-    log_prob: torch.Tensor
-    """[R] float32: under the policy of the rollout."""
-    value: torch.Tensor
-    """[R] float32: by the network of the rollout."""
-    advantage: torch.Tensor
-    """[B] float32: already selected by `order`."""
-    returns: torch.Tensor
-    """[R] float32."""
-    mean: torch.Tensor
-    """[1] float32: of the advantages, which are normalized by it and by `variance`; 0 and 1 leave them as they are."""
-    variance: torch.Tensor
-    """[1] float32."""
-    ordered: bool
-    masked: bool
 
 
 @cache

@@ -15,9 +15,10 @@ from warprun.learning import optimizers
 from warprun.learning.communicator import mean_
 from warprun.learning.descent import AnyOptimized, Due, Taken, Trained
 from warprun.learning.interfaces import Context
+from warprun.learning.kernels.arguments import Drawn
 from warprun.learning.kernels.cpu.updates import CpuKernels
 from warprun.learning.kernels.losses import LOSS, VALUE
-from warprun.learning.kernels.tile_loss import Drawn, Gradient, MeanLoss, TileLoss
+from warprun.learning.kernels.tile_loss import Gradient, MeanLoss, TileLoss
 from warprun.learning.replay import TransitionBatch
 from warprun.learning.settings.off_policy import OffPolicyConfig
 from warprun.spec import GroupSpec
@@ -33,7 +34,7 @@ class KernelSteps:
         self.kernels, self.rows, self.tau, self.communicator = kernels, config.batch_size, config.tau, context.communicator
         self.error = torch.zeros(config.batch_size, device=context.device)
         """[B]: the temporal-difference errors of the last batch."""
-        self.example = Drawn.example(getattr(torch, group.action.dtype), context.device)
+        self.example = _example(getattr(torch, group.action.dtype), context.device)
 
     def step(self, trained: AnyOptimized, loss: TileLoss | MeanLoss) -> Callable[..., Taken]:
         """Return a gradient step of `trained`: the same as `descent.TorchStep` of the same loss by torch."""
@@ -82,3 +83,9 @@ class MeanStep:
         self._slope()
         self._adam.step(self._gradient)
         return before
+
+
+def _example(action: torch.dtype, device: torch.device) -> Drawn[torch.Tensor]:
+    """Return a batch of one number each, whose types are those of all batches with actions of a dtype."""
+    row, number = torch.zeros(1, 1, device=device), torch.zeros(1, device=device)
+    return Drawn(row, row.to(action), number, number, row, number, number)

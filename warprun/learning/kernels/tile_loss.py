@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -12,18 +12,7 @@ from torch import nn
 from warprun.learning.critics import ActingNetwork, Critics
 from warprun.learning.descent import AnyOptimized
 from warprun.learning.draws import Stream
-from warprun.learning.replay import TransitionBatch
-
-A = TypeVar("A")
-
-
-class ParameterRows(NamedTuple):
-    """Rows of scratch memory whose sums over a batch are slopes of parameters that belong to no layer."""
-
-    row: int
-    parameter: int
-    """First of the parameters."""
-    number: int
+from warprun.learning.kernels.arguments import ParameterRows
 
 
 class TileLoss(NamedTuple):
@@ -63,30 +52,6 @@ class Gradient(Protocol):
 
     def compile_ahead(self, batch: NamedTuple) -> None:
         """Let another process compile the kernels for batches of such tensors (`kernels.ahead`)."""
-
-
-class Drawn(NamedTuple, Generic[A]):
-    """A batch of transitions as losses take it: `replay.Transitions`, and where they leave the temporal-difference errors."""
-
-    obs: A
-    action: A
-    reward: A
-    discount: A
-    next_obs: A
-    weight: A
-    error: A
-    """[B]."""
-
-    @staticmethod
-    def of(batch: TransitionBatch, error: torch.Tensor) -> Drawn[torch.Tensor]:
-        """Return a batch with the memory of its errors."""
-        return Drawn(batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs, batch.weight, error)
-
-    @staticmethod
-    def example(action: torch.dtype, device: torch.device) -> Drawn[torch.Tensor]:
-        """Return a batch of one number each, whose types are those of all batches with actions of a dtype."""
-        row, number = torch.zeros(1, 1, device=device), torch.zeros(1, device=device)
-        return Drawn(row, row.to(action), number, number, row, number, number)
 
 
 class MeanLoss(NamedTuple):

@@ -13,20 +13,20 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from warprun.kernels import ahead
 from warprun.kernels import compile as kernels  # sets up Numba, so it comes before numba itself
 from warprun.kernels.bound import Call, signature
-from warprun.kernels.memory import BLOCKS, add_biases, cells, load_carry, step_forward, steps_backward
-from warprun.kernels.mlp import Network, normalize, width_of
+from warprun.kernels.memory import BLOCKS, cells, steps_backward
+from warprun.kernels.mlp import Network, Outputs, width_of
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.kernels.threads import team
 from warprun.learning.batch import Batch
 from warprun.learning.draws import Stream
-from warprun.learning.kernels.cpu.gradient import FINISH, SHARES, Shares, add_kept, add_shares, add_terms, arrays_of, mean_terms
+from warprun.learning.kernels.cpu.gradient import FINISH, Shares, arrays_of
+from warprun.learning.kernels.cpu.loops.gradient import SHARES, add_kept, add_shares, add_terms, mean_terms
+from warprun.learning.kernels.cpu.loops.memory import Blocks, Sequences, Unrolled, unroll
 from warprun.learning.kernels.cpu.tiles import Net, Tile, clear_rest
-from warprun.learning.kernels.layers import Outputs
 from warprun.learning.kernels.rows import example, rows_of
 from warprun.learning.kernels.tile_loss import TileLoss, settings_for
 from warprun.learning.operations import Moments
@@ -34,71 +34,6 @@ from warprun.learning.policy import ActorCriticPolicy
 from warprun.learning.recurrent import Recurrent
 from warprun.learning.settings.byte_counts import STEPS_TOGETHER, sequences_of_tile
 from warprun.simulation.codegen.templates import fill
-
-float32 = np.float32
-
-
-class Unrolled(NamedTuple):
-    """A network with memory, and the blocks of its steps."""
-
-    network: Network
-    """Its table of layers: see `warprun.kernels.memory`."""
-    outputs: Outputs
-    biases: NDArray[np.float32]
-    """[thread, sums of all recurrent layers], see `add_biases`."""
-    carried: NDArray[np.float32]
-    """[thread, ...]: slopes of what the steps leave."""
-    work: NDArray[np.float32]
-    """[thread, ...], see `steps_backward`."""
-
-
-class Sequences(NamedTuple):
-    """B of the sequences of a rollout, and the past of their steps."""
-
-    picked: NDArray[np.int64]
-    """[B]: the sequences."""
-    carry: NDArray[np.float32]
-    """[sequence, H] before the first step."""
-    keeps: NDArray[np.float32]
-    """[T, sequence]: 0 where an episode begins, else 1."""
-    width: int
-    """Sequences of a tile."""
-    shares: int
-
-
-class Blocks(NamedTuple):
-    """Memory of the threads, by the steps of the sequences."""
-
-    values: NDArray[np.float32]
-    """[thread, (1 + step) * row * column]."""
-    slopes: NDArray[np.float32]
-    """[thread, step * row * column] of those that go back together."""
-    keeps: NDArray[np.float32]
-    """[thread, step * column]."""
-
-
-def unroll(net, rows, past, begin, n, blocks, keeps, biases, work):
-    """Compute all steps of the `n` sequences from `begin` on: fill `blocks` [1 + step, row, column] and `keeps` [step, column]."""
-    count, features, width = past.picked.size, rows.obs.shape[1], blocks.shape[2]
-    network = net.network
-    add_biases(network.parameters, network.layers, biases)
-    blocks[0] = float32(0.0)
-    for c in range(n):
-        load_carry(network, past.carry[past.picked[begin + c]], blocks[0], c)
-    for t in range(keeps.shape[0]):
-        block, keep = blocks[1 + t], keeps[t]
-        for f in range(features):
-            for c in range(n):
-                block[f, c] = rows.obs[rows.order[t * count + begin + c], f]
-            for c in range(n, width):
-                block[f, c] = float32(0.0)
-        for c in range(n):
-            keep[c] = past.keeps[t, past.picked[begin + c]]
-        for c in range(n, width):
-            keep[c] = float32(0.0)
-        normalize(network, block)
-        step_forward(network.parameters, network.layers, biases, blocks[t], block, keep, work)
-
 
 KERNEL = '''"""The gradient of the loss $name over sequences; written by warprun."""
 
@@ -152,7 +87,7 @@ def _module(loss: Callable[..., None]) -> ModuleType:
     """Return the kernels of a loss."""
     name = f"{loss.__name__}_of_sequences"
     names = {each.__name__: each for each in FUNCTIONS}
-    given = {**names, "loss": loss, "BOUND": kernels.BOUND, "TOGETHER": STEPS_TOGETHER, "float32": float32}
+    given = {**names, "loss": loss, "BOUND": kernels.BOUND, "TOGETHER": STEPS_TOGETHER, "float32": np.float32}
     return kernels.load_module(name, fill(KERNEL + FINISH, name=loss.__name__), given)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from warprun.kernels.bound import Call, kernel_module
-from warprun.learning.draws import Stream, key_of
+from warprun.learning.draws import Stream
+from warprun.learning.kernels.draws import key_of
 from warprun.learning.kernels.replay import (
     cut_off,
     gather_row,

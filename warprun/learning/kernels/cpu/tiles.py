@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warprun.kernels import mlp
-from warprun.learning.draws import key_of
-from warprun.learning.kernels.layers import Outputs
+from warprun.kernels.mlp import Outputs
+from warprun.learning.kernels.draws import key_of
 
 float32 = np.float32
 

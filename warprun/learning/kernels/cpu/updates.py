@@ -12,7 +12,8 @@ from torch import nn
 from warprun.kernels.bound import Call, kernel_module
 from warprun.kernels.simd import COLUMNS, aligned_zeros
 from warprun.learning.descent import AnyOptimized, Trained
-from warprun.learning.kernels.cpu.gradient import CpuGradient, Stack
+from warprun.learning.kernels.cpu.gradient import CpuGradient
+from warprun.learning.kernels.cpu.loops.gradient import Stack
 from warprun.learning.kernels.cpu.optimizer import CpuAdam
 from warprun.learning.kernels.layers import stacked_rows
 from warprun.learning.kernels.tile_loss import MeanLoss, TileLoss, stacks, with_layers

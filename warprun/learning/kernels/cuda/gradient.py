@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import torch
 
-from warprun.kernels.mlp import Layer, Network, layers_of
+from warprun.kernels.mlp import Layer, Network, Outputs, layers_of
 from warprun.kernels.mlp_cuda import write
 from warprun.kernels.mlp_cuda_backward import BlockBackward
 from warprun.learning.kernels.cuda.sums import BlockSums
@@ -29,7 +29,6 @@ from warprun.learning.kernels.cuda.tiles import (
     for_cuda,
     words,
 )
-from warprun.learning.kernels.layers import Outputs
 from warprun.learning.kernels.tile_loss import UNKNOWN, Layout, TileLoss, settings_for
 from warprun.learning.settings.byte_counts import GRADIENT_THREADS, cuda_blocks
 from warprun.learning.settings.plan import LOSS_ROWS

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from warprun.kernels.mlp_cuda import read, write
-from warprun.learning.draws import TOGETHER, Stream, bits_of
+from warprun.learning.draws import Stream
 from warprun.learning.formulas import adapted
 from warprun.learning.kernels.cuda.returns import mean_and_variance
 from warprun.learning.kernels.cuda.sums import add_up
 from warprun.learning.kernels.cuda.tiles import barrier, stream_key, words
+from warprun.learning.kernels.draws import TOGETHER, bits_of
 from warprun.learning.operations import Moments, TorchOperations
 from warprun.simulation.cuda_launch import WARP, launch, module_for, on_device, want
 from warprun.simulation.cuda_layers import most_shared_bytes

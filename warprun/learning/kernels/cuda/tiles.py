@@ -16,12 +16,12 @@ import torch
 from numba import cuda
 
 from warprun.kernels.made import made
-from warprun.kernels.mlp import normalized
+from warprun.kernels.mlp import Outputs, normalized
 from warprun.kernels.mlp_cuda import compute_narrow_layer, read, write
 from warprun.kernels.mlp_cuda_backward import BlockBackward, add_row_sums, add_weight_slopes, compute_slopes, derivative
-from warprun.learning.draws import Stream, mix, seed_words
+from warprun.learning.draws import Stream, seed_words
 from warprun.learning.kernels.cpu import tiles as on_cpu
-from warprun.learning.kernels.layers import Outputs
+from warprun.learning.kernels.draws import mix
 from warprun.learning.rebinding import rebound
 from warprun.simulation.cuda_launch import SIMULATED, on_device
 from warprun.simulation.cuda_layers import Layers
