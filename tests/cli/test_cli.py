@@ -175,6 +175,12 @@ def test_a_folder_of_which_only_the_first_part_can_be_made_leaves_nothing(tmp_pa
     assert refusal(f"{setting}=a/{LONG}") and not os.listdir()
 
 
+def test_a_folder_that_no_run_is_made_in_may_be_one_that_cannot_be_written_to(started, tmp_path):
+    Path("file").touch()
+    assert cli.run(["output_root=file/x", "run_dir=here"]) == 0 and len(started) == 1
+    assert compose(["output_root=file/x"]).output_root == "file/x"  # as `check`, `bench` and `play` do, which make no run folder
+
+
 def test_traceback_only_when_asked_for(started, capsys, monkeypatch):
     cli.run(["n_envs=0"])
     assert "Traceback" not in capsys.readouterr().err

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.config.cadence import AUTO as AUTOMATIC
+from warprun.config.checks import check_place
 from warprun.config.compositions import Compositions
 from warprun.config.memory_estimate import most_on_gpu
 from warprun.config.overrides import AUTO, MAX_RUNS, MAX_RUNS_EVER, refuse_plus, runs, searched
@@ -217,6 +218,7 @@ def _checked(job: Sequence[str], compositions: Compositions) -> Config:
     name = " ".join(job)
     try:
         config = compositions.compose(job)
+        check_place(config)
         mode = config.concurrency
         if mode.wanted is None:
             raise UserError(f"concurrency={mode.name} in a sweep needs concurrency.processes=N, because each job starts its own")

@@ -17,7 +17,7 @@ from warprun.cli.from_hydra import translated
 from warprun.cli.loading import import_torch, uncollected
 from warprun.cli.process import DONE
 from warprun.config import environment_copy
-from warprun.config.checks import check
+from warprun.config.checks import check, check_folder, check_place
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
 from warprun.config.registry import has_functions, source_of
@@ -87,7 +87,11 @@ def _asked(overrides: Sequence[str], compose: Compose = compose) -> Continued | 
 
     def compose_run() -> Continued | Config:
         asked = continued(overrides, compose)
-        return asked if isinstance(asked, Continued) else compose(asked)
+        if isinstance(asked, Continued):
+            return asked
+        config = compose(asked)
+        check_place(config)
+        return config
 
     def mode(asked: Continued | Config | None) -> str:
         if asked is None:  # all that is known is what was typed
@@ -215,7 +219,8 @@ def _continued_if_begun(overrides: list[str], trusted: bool, compose: Compose) -
 def _continued(folder: Path, then: Config, stored: Config, trusted: bool) -> Continued:
     refuse_links(folder.resolve())  # the folder itself can be a link of the user
     config = open_config(folder, stored, trusted)
-    check(replace(config, run_dir=None, output_root=os.path.join(".", folder)))  # no folder is made
+    check(config)
+    check_folder("resume", str(folder))
     own = environment_copy.find(config.env.module)
     for line in own.differences() if own else []:
         print(line)
