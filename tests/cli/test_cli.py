@@ -338,6 +338,18 @@ def test_scripts_are_copied_and_no_changed_one_is_replaced(tmp_path, monkeypatch
     assert cli.run(["scripts"]) == 2
 
 
+def test_scripts_that_a_full_disk_cuts_short_leave_nothing(tmp_path, monkeypatch, refusal):
+    def write(path: Path, data: bytes) -> None:
+        if path.name != "actors.sbatch":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        path.write_bytes(data)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("warprun.cli.environments.write_atomic", write)
+    assert "cannot copy scripts to slurm: No space left on device" in refusal("scripts", "slurm")
+    assert not os.listdir()
+
+
 def test_a_folder_that_is_no_run_says_what_it_is(started, refusal):
     begun, run = Path("outputs/begun"), Path("outputs/run")
     for folder, file in ((begun, "lock"), (run, "config.yaml")):

@@ -22,7 +22,7 @@ from warprun.config.registry import import_environment, is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Environment
 from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, check_one_of, nearest, printable, program
-from warprun.files import make_folder
+from warprun.files import make_folder, remove_empty, write_atomic
 from warprun.kernels.driver import prepare
 from warprun.runs.records.terminal import table_console
 from warprun.spec import ActionKind, Space
@@ -156,10 +156,17 @@ def scripts(arguments: Sequence[str]) -> int:
         changed = [copy for copy, content in copies.items() if copy.exists() and copy.read_bytes() != content]
         if changed and not settings.overwrite:
             raise UserError(f"{changed[0]} exists and differs from the script of warprun; overwrite=true replaces it")
-        make_folder(folder)
-        for copy, content in copies.items():
-            copy.write_bytes(content)
-            copy.chmod(0o755)
+        made = make_folder(folder)
+        new = [copy for copy in copies if not copy.exists()]
+        try:
+            for copy, content in copies.items():
+                write_atomic(copy, content)
+                copy.chmod(0o755)
+        except OSError:
+            for copy in new:
+                copy.unlink(missing_ok=True)
+            remove_empty(made)
+            raise
     except OSError as error:
         raise UserError(f"cannot copy scripts to {folder}: {error.strerror}") from None
     for copy in copies:

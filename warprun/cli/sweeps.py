@@ -166,7 +166,11 @@ def finish(board: Board) -> int:
     failed = board.counts.get("failed", 0)
     if failed:
         print(f"{failed} of {len(board.states)} jobs failed; log.txt and traceback.txt in their folders say why", file=sys.stderr)
-    return FAILED if failed else DONE
+    # A job that could not write its end, because the disk is full, or that got a signal of its own.
+    stopped = len(board.states) - elsewhere - failed - sum(state.is_done for state in board.states)
+    if stopped:
+        print(f"{stopped} of {len(board.states)} jobs did not come to their end; the same command continues them", file=sys.stderr)
+    return FAILED if failed or stopped else DONE
 
 
 def close(board: Board) -> None:
