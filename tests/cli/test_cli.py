@@ -133,6 +133,21 @@ TOO_LONG = [
         ("eval episodes=few", "episodes must be a whole number, not 'few'"),
         ("eval greedy=1", "greedy must be true or false, not '1'"),
         ("envs all", "envs takes no arguments"),
+        ("help", "unknown verb 'help'; write warprun --help"),
+        ("eval.every=3parsecs", "5% (of the run) or never, or auto"),
+        ("log.every=auto", "5% (of the run) or never"),
+        ("eval broken.py", "broken.py is not a run folder: it is a file in one"),
+        (
+            "env=tag_continuous agent.groups.runners.network.type=lstm",
+            "actors of this group leave episodes before they end; write agent.groups.runners.network.type=mlp",
+        ),
+        # modules of environments
+        (
+            "env.module=./broken",
+            "is neither a module that Python can import nor a .py file; did you mean ./broken.py?",
+        ),
+        ("env.module=broken", "did you mean ./broken.py?"),
+        ("env.module=./", "is neither a module that Python can import nor a .py file"),
         # what no run needs
         ("output_root=file/x", "file is not a folder"),
         ("run_dir=file/x", "file is not a folder"),
@@ -223,6 +238,9 @@ def test_train_from_python(started):
     assert started[0].env.name == "pendulum"
     with pytest.raises(UserError, match="did you mean 'pendulum'"):
         warprun.train(["env=pendulm"])
+    for wrong in ("env=pendulum", ["-m", "seed=1,2"], [Path("x")]):
+        with pytest.raises(UserError, match="train takes a list of settings without options"):
+            warprun.train(wrong)  # type: ignore[arg-type]
 
 
 def test_eval_passes_its_settings_on(started, capsys, monkeypatch):

@@ -48,6 +48,8 @@ def train(overrides: Sequence[str] = ()) -> Result:
     Raises UserError for a mistake in the overrides, the config or the environment, TrainingFailed for a run that is lost, and
     KeyboardInterrupt for one that was stopped. Of several processes rank 0 returns a result; the others exit.
     """
+    if isinstance(overrides, str) or not all(isinstance(override, str) and not override.startswith("-") for override in overrides):
+        raise UserError(f"{shown(str(overrides))}: train takes a list of settings without options, such as ['env=cartpole', 'seed=3']")
     result = _run(_asked(translated(overrides)))
     if result is None:
         sys.exit(DONE)
