@@ -27,7 +27,7 @@ from warprun.files import refuse_links
 from warprun.kernels import ahead
 from warprun.kernels.driver import prepare, why_no_cuda
 from warprun.learning.settings.on_policy import OnPolicyConfig
-from warprun.processes import usable_cores
+from warprun.processes import code_of_rank, started, usable_cores
 from warprun.run_folder import CONFIG
 from warprun.runs import rundir
 from warprun.runs.gpu_failures import failure_of
@@ -75,8 +75,8 @@ def train_one(overrides: list[str], compose: Compose = compose) -> int:
     except RunHasEndedError as error:
         if "resume=auto" not in overrides:
             raise
-        print(error)  # a batch job that is started once more than needed has nothing to do
-        return DONE
+        print(error, flush=True)  # a batch job that is started once more than needed has nothing to do
+        return code_of_rank(DONE) if started() > 1 else DONE  # the other ranks of MPI have failed, and meet this one
     if result is None:
         return DONE  # rank 0 says the rest
     print_next_steps([result.folder], result.folder)
