@@ -224,7 +224,7 @@ def _continued(folder: Path, then: Config, stored: Config, trusted: bool) -> Con
     check(config)
     check_folder("resume", str(folder))
     own = environment_copy.find(config.env.module)
-    for line in own.differences() if own else []:
+    for line in own.differences(config.env.options, config.env.time_limit) if own else []:
         print(line)
     return Continued(config, folder, stored, differences(to_dict(then), to_dict(stored)))
 
