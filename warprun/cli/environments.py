@@ -176,6 +176,7 @@ def scripts(arguments: Sequence[str]) -> int:
 
 def bench(arguments: Sequence[str]) -> int:
     """Measure every number of environments and of threads that the arguments name, and print and keep a table. Raises UserError."""
+    from warprun.config.checks import check_folder
     from warprun.config.compose import compose
 
     lists = {"sizes": [10, 100, 1_000, 10_000, 100_000], "threads": [0]}
@@ -193,10 +194,7 @@ def bench(arguments: Sequence[str]) -> int:
             rest.append(argument)
     configs = [compose([*rest, f"n_envs={n_envs}"]) for n_envs in lists["sizes"]]  # settings can follow from the size
     config = configs[0]
-    try:
-        make_folder(Path(out))
-    except OSError as error:
-        raise UserError(f"out={out}: {error.strerror}") from None
+    check_folder("out", out)
     prepare(config.device)
     from warprun.runs import bench as measuring
     from warprun.runs.build import threads
@@ -204,6 +202,7 @@ def bench(arguments: Sequence[str]) -> int:
 
     counts = [count or threads(config) for count in lists["threads"]]
     found = measuring.bench(configs, counts)
+    make_folder(Path(out))
     measuring.report(found, Path(out), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
     if choose(config.device).kind == "cpu" and found[0].simulation_steps_per_s is not None:
         _tell_scalar_loops(rest, found[0].simulation_steps_per_s / found[0].threads)
