@@ -133,6 +133,21 @@ TOO_LONG = [
         ("eval episodes=few", "episodes must be a whole number, not 'few'"),
         ("eval greedy=1", "greedy must be true or false, not '1'"),
         ("envs all", "envs takes no arguments"),
+        ("help", "unknown verb 'help'; write warprun --help"),
+        ("eval.every=3parsecs", "5% (of the run) or never, or auto"),
+        ("log.every=auto", "5% (of the run) or never"),
+        ("eval broken.py", "broken.py is not a run folder: it is a file in one"),
+        (
+            "env=tag_continuous agent.groups.runners.network.type=lstm",
+            "actors of this group leave episodes before they end; write agent.groups.runners.network.type=mlp",
+        ),
+        # modules of environments
+        (
+            "env.module=./broken",
+            "is neither a module that Python can import nor a .py file; did you mean ./broken.py?",
+        ),
+        ("env.module=broken", "did you mean ./broken.py?"),
+        ("env.module=./", "is neither a module that Python can import nor a .py file"),
         # what no run needs
         ("output_root=file/x", "file is not a folder"),
         ("run_dir=file/x", "file is not a folder"),
@@ -173,6 +188,12 @@ def test_a_mistake_is_one_line_and_leaves_nothing(started, refusal, monkeypatch,
 def test_a_folder_of_which_only_the_first_part_can_be_made_leaves_nothing(tmp_path, monkeypatch, refusal, setting):
     monkeypatch.chdir(tmp_path)
     assert refusal(f"{setting}=a/{LONG}") and not os.listdir()
+
+
+def test_a_folder_that_no_run_is_made_in_may_be_one_that_cannot_be_written_to(started, tmp_path):
+    Path("file").touch()
+    assert cli.run(["output_root=file/x", "run_dir=here"]) == 0 and len(started) == 1
+    assert compose(["output_root=file/x"]).output_root == "file/x"  # as `check`, `bench` and `play` do, which make no run folder
 
 
 def test_traceback_only_when_asked_for(started, capsys, monkeypatch):
@@ -217,6 +238,9 @@ def test_train_from_python(started):
     assert started[0].env.name == "pendulum"
     with pytest.raises(UserError, match="did you mean 'pendulum'"):
         warprun.train(["env=pendulm"])
+    for wrong in ("env=pendulum", ["-m", "seed=1,2"], [Path("x")]):
+        with pytest.raises(UserError, match="train takes a list of settings without options"):
+            warprun.train(wrong)  # type: ignore[arg-type]
 
 
 def test_eval_passes_its_settings_on(started, capsys, monkeypatch):
@@ -330,6 +354,18 @@ def test_scripts_are_copied_and_no_changed_one_is_replaced(tmp_path, monkeypatch
     assert "overwrite=true replaces it" in refusal("scripts", "slurm")
     assert (tmp_path / "slurm" / "train.sbatch").read_text() == "mine"
     assert cli.run(["scripts"]) == 2
+
+
+def test_scripts_that_a_full_disk_cuts_short_leave_nothing(tmp_path, monkeypatch, refusal):
+    def write(path: Path, data: bytes) -> None:
+        if path.name != "actors.sbatch":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        path.write_bytes(data)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("warprun.cli.environments.write_atomic", write)
+    assert "cannot copy scripts to slurm: No space left on device" in refusal("scripts", "slurm")
+    assert not os.listdir()
 
 
 def test_a_folder_that_is_no_run_says_what_it_is(started, refusal):

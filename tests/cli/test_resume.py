@@ -1,6 +1,7 @@
 """`resume=` on the command line: which run, with which settings, and what is refused."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,12 @@ def steps_of(home: Path) -> list[int]:
     steps = [json.loads(line)["env_steps"] for line in (home / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     return steps
+
+
+def test_a_run_in_a_folder_of_somebody_else_is_refused_by_the_name_of_what_was_typed(home, refusal, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda place, wanted: False)
+    assert refusal("resume=run", "total_steps=4096") == "warprun: error: resume='run': no permission to write into run"
+    assert steps_of(home)[-1] == 2048
 
 
 def test_a_longer_run_continues_with_the_changed_settings(home, capsys):

@@ -1,6 +1,7 @@
 """What a run keeps of its environment, and what an evaluation uses: the run's own, from anywhere."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def keep(run: Path, **options) -> EnvConfig:
 def differences(env: EnvConfig) -> list[str]:
     own = environment_copy.find(env.module)
     assert own
-    return own.differences()
+    return own.differences(env.options, env.time_limit)
 
 
 def first_reward(env: EnvConfig) -> float:
@@ -107,6 +108,19 @@ def test_a_table_that_changed_is_told_by_name_and_not_used(lab):
     tables = make_tables(environment, env)
     assert tables.total() == 11.0  # of the environment's own class
     assert type(tables.count) is int
+
+
+def test_what_is_said_of_a_table_is_what_is_used(lab):
+    env = keep(lab / "run")
+    np.save(lab / "rain.npy", np.array([7.0, 6.0]))
+    longer = replace(env, time_limit=env.time_limit or 7)
+    assert first_reward(longer) == 7.0
+    assert differences(longer) == ["table 'rain' has changed since the run; with other settings of env the current table is used"]
+    (lab / "run" / "environment" / "tables.npz").unlink()
+    with pytest.raises(
+        UserError, match=r"tables.npz, the copy of the tables of the run, is missing: copy the whole folder of the run again"
+    ):
+        first_reward(env)
 
 
 def test_of_a_large_table_the_hash_is_kept(lab):

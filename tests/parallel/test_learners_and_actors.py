@@ -141,6 +141,14 @@ def test_a_run_continues_with_another_number_of_actors(tmp_path: Path) -> None:
     assert int(weights(folder)["agent/updates"]) == 10 + 15
 
 
+@pytest.mark.long
+def test_a_batch_job_that_finds_its_run_ended_ends_well(tmp_path: Path) -> None:
+    run = [*SMALL, "total_steps=480", "concurrency=async"]
+    train(2, tmp_path / "run", *run)
+    done = start(2, *run, f"run_dir={tmp_path / 'run'}", "resume=auto")
+    assert done.returncode == 0 and "has ended: it took 480 env_steps" in done.stdout and not done.stderr
+
+
 @pytest.mark.slow
 def test_replay_memory_of_another_number_of_actors_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"

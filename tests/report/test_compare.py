@@ -1,6 +1,9 @@
 """Which runs are read and left out, how they are sorted into settings, and the numbers of the table."""
 
+import errno
 import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 from tests.report.made import made
 from warprun.report import table
 from warprun.report.compare import Comparison, compare, on_grid
-from warprun.report.runs import Curve, collect
+from warprun.report.runs import Curve, collect, run_folders
 from warprun.report.statistics import Interval
 
 
@@ -120,6 +123,19 @@ def test_runs_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     reasons = {each.folder.name: each.why for each in left_out}
     assert reasons.keys() == words.keys() and all(words[name] in why and "\n" not in why for name, why in reasons.items())
     assert {run.folder.name for run in collect([tmp_path], True)[0]} == {"good", "failed", "no_status"}
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, closed = made(tmp_path / "good", [1.0]), made(tmp_path / "closed", [1.0])
+    scan = os.scandir
+
+    def refused(place: Path) -> Iterator[os.DirEntry[str]]:
+        if Path(place) == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert list(run_folders(tmp_path)) == [good, closed]
 
 
 def test_groups_are_compared_by_the_one_that_decides(tmp_path: Path) -> None:

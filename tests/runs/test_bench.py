@@ -36,6 +36,15 @@ def test_bench_writes_what_it_measures(tmp_path: Path, monkeypatch: pytest.Monke
     assert "n_envs" in capsys.readouterr().out
 
 
+def test_an_interrupted_bench_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("warprun.runs.bench.bench", interrupted)
+    assert cli.run(["bench", "env=cartpole", "sizes=10", "threads=1", "device=cpu", f"out={tmp_path / 'bench'}"]) == 130
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_agents_that_learn_from_replay_are_measured_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warprun.runs.bench.SECONDS", 0.02)

@@ -22,7 +22,7 @@ from warprun.config.registry import import_environment, is_shipped
 from warprun.config.schema import EnvConfig, load_environment
 from warprun.environment import Environment
 from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, check_one_of, nearest, printable, program
-from warprun.files import make_folder
+from warprun.files import make_folder, remove_empty, write_atomic
 from warprun.kernels.driver import prepare
 from warprun.runs.records.terminal import table_console
 from warprun.spec import ActionKind, Space
@@ -156,10 +156,17 @@ def scripts(arguments: Sequence[str]) -> int:
         changed = [copy for copy, content in copies.items() if copy.exists() and copy.read_bytes() != content]
         if changed and not settings.overwrite:
             raise UserError(f"{changed[0]} exists and differs from the script of warprun; overwrite=true replaces it")
-        make_folder(folder)
-        for copy, content in copies.items():
-            copy.write_bytes(content)
-            copy.chmod(0o755)
+        made = make_folder(folder)
+        new = [copy for copy in copies if not copy.exists()]
+        try:
+            for copy, content in copies.items():
+                write_atomic(copy, content)
+                copy.chmod(0o755)
+        except OSError:
+            for copy in new:
+                copy.unlink(missing_ok=True)
+            remove_empty(made)
+            raise
     except OSError as error:
         raise UserError(f"cannot copy scripts to {folder}: {error.strerror}") from None
     for copy in copies:
@@ -169,6 +176,7 @@ def scripts(arguments: Sequence[str]) -> int:
 
 def bench(arguments: Sequence[str]) -> int:
     """Measure every number of environments and of threads that the arguments name, and print and keep a table. Raises UserError."""
+    from warprun.config.checks import check_folder
     from warprun.config.compose import compose
 
     lists = {"sizes": [10, 100, 1_000, 10_000, 100_000], "threads": [0]}
@@ -186,10 +194,7 @@ def bench(arguments: Sequence[str]) -> int:
             rest.append(argument)
     configs = [compose([*rest, f"n_envs={n_envs}"]) for n_envs in lists["sizes"]]  # settings can follow from the size
     config = configs[0]
-    try:
-        make_folder(Path(out))
-    except OSError as error:
-        raise UserError(f"out={out}: {error.strerror}") from None
+    check_folder("out", out)
     prepare(config.device)
     from warprun.runs import bench as measuring
     from warprun.runs.build import threads
@@ -197,6 +202,7 @@ def bench(arguments: Sequence[str]) -> int:
 
     counts = [count or threads(config) for count in lists["threads"]]
     found = measuring.bench(configs, counts)
+    make_folder(Path(out))
     measuring.report(found, Path(out), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
     if choose(config.device).kind == "cpu" and found[0].simulation_steps_per_s is not None:
         _tell_scalar_loops(rest, found[0].simulation_steps_per_s / found[0].threads)

@@ -66,21 +66,21 @@ def train_job(folder: str, number: int, threads: int = 0, trusted: bool = False)
     for place in (one.folder.parent, one.run):
         if place.is_symlink():
             raise UserError(f"{printable(place)} is a link, and the command would write to it; remove it")
+    status: dict[str, object] = {"started": rundir.now(), "attempts": former.attempts + 1, "overrides": list(one.overrides)}
     try:
         one.folder.mkdir(parents=True, exist_ok=True)
         held = rundir.Held(one.folder)
-    except OSError as error:
-        raise UserError(f"cannot write to {one.folder}: {error.strerror}") from None
-    status: dict[str, object] = {"started": rundir.now(), "attempts": former.attempts + 1, "overrides": list(one.overrides)}
-    try:
-        rundir.write_status(one.folder, {"state": "running", **status})
-        with signals.requests.last_words(lambda name: _write_end(one, status, Outcome(128, f"ended by {name}"))), _into_log(one):
-            with configs_from(found.config_dir):
-                outcome = attempt(lambda: _train(found, one, threads, trusted))
-            outcome.tell()
-        _write_end(one, status, outcome)
-    finally:
-        held.release()
+        try:
+            rundir.write_status(one.folder, {"state": "running", **status})
+            with signals.requests.last_words(lambda name: _write_end(one, status, Outcome(128, f"ended by {name}"))), _into_log(one):
+                with configs_from(found.config_dir):
+                    outcome = attempt(lambda: _train(found, one, threads, trusted))
+                outcome.tell()
+            _write_end(one, status, outcome)
+        finally:
+            held.release()
+    except OSError as error:  # those of the run are in its outcome
+        raise UserError(f"cannot write to {printable(one.folder)}: {error.strerror}") from None
     return outcome.code
 
 

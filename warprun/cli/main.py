@@ -15,7 +15,7 @@ from warprun.cli.loading import begin_to_load_torch
 from warprun.cli.process import DONE, attempt
 from warprun.cli.streams import close_streams
 from warprun.config.registry import check_working_folder, config_dir, configs_from, options
-from warprun.errors import UserError, nearest, require, shown, typed
+from warprun.errors import UserError, nearest, program, require, shown, typed
 from warprun.processes import code_of_rank, end_with_parent, is_first, silence, started, starter
 
 HYDRA_FLAGS = ("--cfg", "-c", "--info", "-i", "--resolve", "--package", "-p", "--shell-completion", "-sc", "--hydra-help")
@@ -108,6 +108,8 @@ def _meant(word: str, rest: Sequence[str]) -> str:
 
     if word in ("resume", *Config.__dataclass_fields__) and rest and "=" not in rest[0]:
         return f"; write {word}={typed(Path(rest[0])) if os.path.exists(rest[0]) else rest[0]}"
+    if word in ("help", "version"):
+        return f"; write {program()} --{word}"
     return f"; write env={word}" if word in options("env") else nearest(word, VERBS)
 
 

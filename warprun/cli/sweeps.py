@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from warprun.cli.job import train_job
 from warprun.cli.process import DONE, FAILED
 from warprun.config.cadence import AUTO as AUTOMATIC
+from warprun.config.checks import check_place
 from warprun.config.compositions import Compositions
 from warprun.config.memory_estimate import most_on_gpu
 from warprun.config.overrides import AUTO, MAX_RUNS, MAX_RUNS_EVER, refuse_plus, runs, searched
@@ -165,7 +166,11 @@ def finish(board: Board) -> int:
     failed = board.counts.get("failed", 0)
     if failed:
         print(f"{failed} of {len(board.states)} jobs failed; log.txt and traceback.txt in their folders say why", file=sys.stderr)
-    return FAILED if failed else DONE
+    # A job that could not write its end, because the disk is full, or that got a signal of its own.
+    stopped = len(board.states) - elsewhere - failed - sum(state.is_done for state in board.states)
+    if stopped:
+        print(f"{stopped} of {len(board.states)} jobs did not come to their end; the same command continues them", file=sys.stderr)
+    return FAILED if failed or stopped else DONE
 
 
 def close(board: Board) -> None:
@@ -217,6 +222,7 @@ def _checked(job: Sequence[str], compositions: Compositions) -> Config:
     name = " ".join(job)
     try:
         config = compositions.compose(job)
+        check_place(config)
         mode = config.concurrency
         if mode.wanted is None:
             raise UserError(f"concurrency={mode.name} in a sweep needs concurrency.processes=N, because each job starts its own")

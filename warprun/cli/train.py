@@ -18,7 +18,7 @@ from warprun.cli.from_hydra import translated
 from warprun.cli.loading import import_torch, uncollected
 from warprun.cli.process import DONE
 from warprun.config import environment_copy
-from warprun.config.checks import check
+from warprun.config.checks import check, check_folder, check_place
 from warprun.config.compose import change, compose, differences
 from warprun.config.overrides import read
 from warprun.config.registry import has_functions, source_of
@@ -28,7 +28,7 @@ from warprun.files import refuse_links
 from warprun.kernels import ahead
 from warprun.kernels.driver import prepare, why_no_cuda
 from warprun.learning.settings.on_policy import OnPolicyConfig
-from warprun.processes import usable_cores
+from warprun.processes import code_of_rank, started, usable_cores
 from warprun.run_folder import CONFIG
 from warprun.runs import rundir
 from warprun.runs.gpu_failures import failure_of
@@ -49,6 +49,8 @@ def train(overrides: Sequence[str] = ()) -> Result:
     Raises UserError for a mistake in the overrides, the config or the environment, TrainingFailed for a run that is lost, and
     KeyboardInterrupt for one that was stopped. Of several processes rank 0 returns a result; the others exit.
     """
+    if isinstance(overrides, str) or not all(isinstance(override, str) and not override.startswith("-") for override in overrides):
+        raise UserError(f"{shown(str(overrides))}: train takes a list of settings without options, such as ['env=cartpole', 'seed=3']")
     result = _run(_asked(translated(overrides)))
     if result is None:
         sys.exit(DONE)
@@ -74,8 +76,8 @@ def train_one(overrides: list[str], compose: Compose = compose) -> int:
     except RunHasEndedError as error:
         if "resume=auto" not in overrides:
             raise
-        print(error)  # a batch job that is started once more than needed has nothing to do
-        return DONE
+        print(error, flush=True)  # a batch job that is started once more than needed has nothing to do
+        return code_of_rank(DONE) if started() > 1 else DONE  # the other ranks of MPI have failed, and meet this one
     if result is None:
         return DONE  # rank 0 says the rest
     print_next_steps([result.folder], result.folder)
@@ -88,7 +90,11 @@ def _asked(overrides: Sequence[str], compose: Compose = compose) -> Continued | 
 
     def compose_run() -> Continued | Config:
         asked = continued(overrides, compose)
-        return asked if isinstance(asked, Continued) else compose(asked)
+        if isinstance(asked, Continued):
+            return asked
+        config = compose(asked)
+        check_place(config)
+        return config
 
     def mode(asked: Continued | Config | None) -> str:
         if asked is None:  # all that is known is what was typed
@@ -217,9 +223,10 @@ def _continued_if_begun(overrides: list[str], trusted: bool, compose: Compose) -
 def _continued(folder: Path, then: Config, stored: Config, trusted: bool) -> Continued:
     refuse_links(folder.resolve())  # the folder itself can be a link of the user
     config = open_config(folder, stored, trusted)
-    check(replace(config, run_dir=None, output_root=os.path.join(".", folder)))  # no folder is made
+    check(config)
+    check_folder("resume", str(folder))
     own = environment_copy.find(config.env.module)
-    for line in own.differences() if own else []:
+    for line in own.differences(config.env.options, config.env.time_limit) if own else []:
         print(line)
     return Continued(config, folder, stored, differences(to_dict(then), to_dict(stored)))
 

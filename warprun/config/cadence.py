@@ -59,7 +59,8 @@ def parse(key: str, text: str) -> Cadence:
     except ValueError:
         amount = math.nan
     if unit not in UNITS or not 0 < amount < math.inf:
-        raise UserError(f"{key}={text} is not an interval: write {EXAMPLES}")
+        auto = ", or auto" if key == "eval.every" else ""
+        raise UserError(f"{key}={text} is not an interval: write {EXAMPLES}{auto}")
     counts, size = UNITS[unit]
     return Cadence(counts, amount * size)
 

@@ -46,13 +46,10 @@ _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: 
 
 
 def check(config: Config) -> None:
-    """Raise UserError, in one line, for the first thing in `config` that cannot work."""
+    """Raise UserError, in one line, for the first thing in `config` that cannot work, but for the place of its folder."""
     if config.concurrency.parallel.ranks_per_env > 1 and config.concurrency.starts():
         return  # the processes check it: this one has no communicator
     environment = check_settings(config)
-    for key, folder in {"run_dir": config.run_dir, "output_root": config.output_root}.items():
-        if folder is not None:
-            _check_folder(key, folder)
     for name in config.log.services:
         require(find_spec(name) is not None, f"log.services=[{name}] needs a library that is not installed: pip install {SERVICES[name]}")
     if config.device == "cuda":
@@ -252,8 +249,16 @@ def _why_not(needs: Requirements, group: GroupSpec) -> str:
     return ""
 
 
-def _check_folder(key: str, folder: str) -> None:
-    """Raise UserError if a folder cannot be made or used at a place."""
+def check_place(config: Config) -> None:
+    """Raise UserError if the folder of a new run cannot be made."""
+    if config.run_dir is None:
+        check_folder("output_root", config.output_root)
+    else:
+        check_folder("run_dir", config.run_dir)
+
+
+def check_folder(key: str, folder: str) -> None:
+    """Raise UserError if a folder that the user names with `key` cannot be made or written to."""
     what = f"{key}={shown(folder)}"
     require(folder.strip() != "", f"{what} must be the path of a folder; . is the working folder")
     require(not folder.startswith("~") and "$" not in folder, f"{what}: the shell has not replaced ~ or $; write the whole path")

@@ -174,8 +174,7 @@ class EnvironmentCopy:
     def make_tables(self, environment: Environment, options: Mapping[str, object], time_limit: int | None) -> Tables:
         """Return the tables of `environment`. If its files and options are those of the run, the copies in the run folder are used."""
         assert environment.tables
-        plain_options = json.loads(json.dumps(dict(options)))  # as the manifest stores them, with lists instead of tuples
-        same = (plain_options, time_limit) == (self.options, self.time_limit) and (self.is_file or not self._changed_files())
+        same = self._is_as_made(options, time_limit) and (self.is_file or not self._changed_files())
         copies = self._table_copies() if same else {}
         try:
             made = cast(Tables, environment.make_tables())
@@ -187,8 +186,14 @@ class EnvironmentCopy:
             return cast(Tables, namedtuple("Tables", list(copies))(**copies))  # type: ignore[misc]
         return made._replace(**copies)
 
-    def differences(self) -> list[str]:
-        """Return a line for each difference between the current files and tables and those of the run; it says which are used."""
+    def _is_as_made(self, options: Mapping[str, object], time_limit: int | None) -> bool:
+        """Return whether these settings are those that the tables of the run were made with."""
+        plain_options = json.loads(json.dumps(dict(options)))  # as the manifest stores them, with lists instead of tuples
+        return (plain_options, time_limit) == (self.options, self.time_limit)
+
+    def differences(self, options: Mapping[str, object], time_limit: int | None) -> list[str]:
+        """Return a line for each difference between the current files and tables, with these settings, and those of the run; it says which
+        are used."""
         lines = []
         changed = self._changed_files()
         if changed:
@@ -198,18 +203,24 @@ class EnvironmentCopy:
             else:
                 lines.append(f"{has} ({self.version} then, {_version(self.module)} now); what is installed now is used")
         if self.tables and (self.is_file or not changed):
-            lines += self._different_tables()
+            lines += self._different_tables(options, time_limit)
         return [printable(line, MOST_PRINTED) for line in lines]
 
-    def _different_tables(self) -> list[str]:
-        environment, _ = self.environment(self.options, self.time_limit)
+    def _different_tables(self, options: Mapping[str, object], time_limit: int | None) -> list[str]:
+        environment, _ = self.environment(options, time_limit)
         if not isinstance(environment, Environment) or not environment.tables:
             return []
+        same = self._is_as_made(options, time_limit)
         try:
             now = _described(cast(Tables, environment.make_tables()))
         except (Exception, SystemExit) as error:
+            if not same:
+                return []  # `make_tables` raises it
             return [f"the data of tables {', '.join(self.tables)} cannot be read ({one_line(error)}); the run's own copy is used"]
-        used = {True: "the run's own copy is used", False: "the run keeps no copy of it, so the current table is used"}
+        current = (
+            "the run keeps no copy of it, so the current table is used" if same else "with other settings of env the current table is used"
+        )
+        used = {True: "the run's own copy is used" if same else current, False: current}
         return [
             f"table {name!r} has changed since the run; {used[about['copied']]}"
             for name, about in self.tables.items()
@@ -261,6 +272,10 @@ class EnvironmentCopy:
                         table = _read_table(archive, name, about)
                         copies[name] = table if about["array"] else table.item()
         except FileNotFoundError:
+            if any(about["copied"] for about in self.tables.values()):
+                raise UserError(
+                    f"{printable(path)}, the copy of the tables of the run, is missing: copy the whole folder of the run again"
+                ) from None
             return {}
         except BROKEN as error:
             raise UserError(f"{printable(path)} was altered after the run, or it is damaged: {printable(one_line(error))}") from None

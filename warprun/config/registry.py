@@ -158,6 +158,10 @@ def source_of(module: str) -> Path | None:
 def _load(module: str) -> tuple[ModuleType, Sources | None]:
     """Return an environment module, and its files if it is a .py file. Raises what its code raises."""
     if not module.endswith(".py"):
+        beside = Path(f"{module}.py")
+        if not is_dotted(module) or ("." not in module and beside.is_file() and importlib.util.find_spec(module) is None):
+            meant = f"; did you mean ./{beside}?" if beside.is_file() and not beside.is_absolute() else ""
+            raise UserError(f"env.module={shown(module)} is neither a module that Python can import nor a .py file{meant}")
         return user_code.import_package(module), None
     file = Path(module)
     if file.is_dir():

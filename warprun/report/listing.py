@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from html import escape
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ class Runs(list[Mapping[str, object]]):
         return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
-def results(place: str | PathLike[str] = "outputs") -> Runs:
+def results(place: str | os.PathLike[str] = "outputs") -> Runs:
     """Return the runs in and below a folder, oldest first, those that train or failed included; None: not known.
 
     Raises UserError if the folder does not exist.
@@ -52,7 +52,7 @@ def results(place: str | PathLike[str] = "outputs") -> Runs:
     root = Path(place)
     if not root.is_dir():
         raise UserError(f"{printable(root)} is no folder")
-    found = [(facts(folder), folder) for folder in run_folders(root) if (folder / CONFIG).is_file()]
+    found = [(facts(folder), folder) for folder in run_folders(root) if os.path.isfile(folder / CONFIG)]
     rows = []
     for status, folder in sorted(found, key=lambda run: (str(run[0].get("started")), run[1])):
         try:

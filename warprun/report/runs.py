@@ -104,8 +104,10 @@ def collect(places: Sequence[Path], unfinished: bool, measures: Sequence[str] = 
 
 
 def run_folders(place: Path) -> Iterator[Path]:
-    """Yield the run folders in and below a folder, also those of runs that did not get beyond their set-up."""
-    for folder, inner, files in os.walk(place):
+    """Yield the run folders in and below a folder, also those of runs that did not get beyond their set-up, then those that cannot be
+    read."""
+    unreadable: list[Path] = []
+    for folder, inner, files in os.walk(place, onerror=lambda error: unreadable.append(Path(error.filename))):
         here = Path(folder)
         if PLAN in files and CONFIG not in files:  # a sweep: it is locked as a run is, and JOBS has the locks of its processes
             inner[:] = [name for name in inner if name != JOBS]
@@ -115,6 +117,7 @@ def run_folders(place: Path) -> Iterator[Path]:
         elif len(here.relative_to(place).parts) >= MAX_DEPTH:
             inner.clear()
         inner.sort()
+    yield from unreadable
 
 
 def _read(folder: Path, unfinished: bool, measures: Sequence[str]) -> Run:

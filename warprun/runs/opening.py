@@ -56,7 +56,7 @@ def open_run(folder: Path, device: str, trusted: bool, episodes: int | None) -> 
     check_evaluation_memory(config, environment, episodes or config.eval.episodes_at_end)
     own = environment_copy.find(config.env.module)
     if own:
-        for difference in own.differences():
+        for difference in own.differences(config.env.options, config.env.time_limit):
             print(difference)
     return Opened(folder, config, module)
 

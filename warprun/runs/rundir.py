@@ -306,7 +306,7 @@ def _is_run(folder: Path) -> Iterator[None]:
 def _why_no_run(folder: Path) -> str:
     """Return why a folder without config.yaml is no run folder, and what to name in its place."""
     if not folder.is_dir():
-        return "it does not exist"
+        return "it is a file in one" if folder.exists() else "it does not exist"
     if LOCK in os.listdir(folder) and is_free(folder):
         return "its run has just begun, or was killed in its set-up; try again when it trains"
     runs = sorted(folder.glob(f"*/{CONFIG}"), key=os.path.getmtime)

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from warprun.config.memory_estimate import CUDA_CONTEXT, size_text
-from warprun.errors import counted
+from warprun.errors import UserError, counted
 from warprun.kernels.driver import free_cuda_memory, visible_gpus, why_no_cuda
 from warprun.processes import share_of_cores, usable_cores
 from warprun.runs import rundir, signals
@@ -328,6 +328,8 @@ def _train(train: Train, folder: str, number: int, ended: list[tuple[int, int]])
     code = FAILED
     try:
         code = train(folder, number)
+    except UserError as error:  # the folder of the job cannot be written to
+        print(f"warprun: error: job {number}: {error}", file=sys.stderr, flush=True)
     except Exception:  # those of other jobs go on
         traceback.print_exc()
     ended.append((number, code))

@@ -205,9 +205,10 @@ def with_memory(config: AgentConfig, spec: Spec) -> str:
     for group in spec.groups:
         network = group_config(config, group.name).network
         if network.remembers:
-            found = found or f"agent.network.type={network.type}"
+            key = "agent.network.type" if len(spec.groups) == 1 else f"agent.groups.{group.name}.network.type"
+            found = found or f"{key}={network.type}"
             if group.leaves:
-                raise UserError(f"{found}: actors of group {group.name!r} leave episodes before they end; write agent.network.type=mlp")
+                raise UserError(f"{key}={network.type}: actors of this group leave episodes before they end; write {key}=mlp")
     return found
 
 
