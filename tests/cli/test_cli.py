@@ -139,7 +139,7 @@ TOO_LONG = [
         ("eval broken.py", "broken.py is not a run folder: it is a file in one"),
         (
             "env=tag_continuous agent.groups.runners.network.type=lstm",
-            "actors of this group leave episodes before they end; write agent.groups.runners.network.type=mlp",
+            "actors of group runners leave episodes before they end; write agent.groups.runners.network.type=mlp",
         ),
         # modules of environments
         (
@@ -249,7 +249,7 @@ def test_eval_passes_its_settings_on(started, capsys, monkeypatch):
     stub = types.SimpleNamespace(evaluate_run=lambda *given: asked.append(given) or found, describe_checkpoint=lambda *given: ["the last"])
     monkeypatch.setitem(sys.modules, "warprun.runs.evaluation", stub)
     Path("a_run").mkdir()
-    Path("a_run/config.yaml").write_text("agent:\n  name: a2c\nenv:\n  module: ./mine.py\n")
+    Path("a_run/config.yaml").write_text("agent:\n  name: a2c\nenv:\n  name: mine\n  module: ./mine.py\n")
     assert cli.run(["eval", "a_run", "episodes=1e3", "greedy=false", "device=cpu", "seed=4"]) == 0
     assert asked == [(Path("a_run"), 1000, False, "cpu", 4, "checkpoints", False)]
     shown = capsys.readouterr().out

@@ -142,7 +142,7 @@ def test_a_job_whose_folder_cannot_be_written_to_is_one_line_and_a_failure(tmp_p
     found.jobs[0].log.mkdir(parents=True)  # as on a full disk, its end cannot be written either
     assert refusal("job", "s", "0") == f"warprun: error: cannot write to {found.jobs[0].folder}: Is a directory"
     assert cli.run(["-m", "sweep_dir=s"]) == 1
-    assert "1 of 1 jobs did not come to their end; the same command continues them\n" in capsys.readouterr().err
+    assert "1 of 1 jobs did not come to their end; the same command with sweep_dir=s continues them\n" in capsys.readouterr().err
 
 
 def test_a_job_that_fails_has_its_traceback_and_begins_anew(tmp_path, monkeypatch, capfd):

@@ -211,6 +211,24 @@ def test_an_environment_that_the_user_has_opens_if_its_content_is_the_same(here:
     assert refusal("file")
 
 
+def test_a_file_whose_path_begins_like_the_names_of_warpruns_environments_is_none_of_them(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    named = "warprun.envs.shared/glider.py"
+    (here / named).parent.mkdir()
+    (here / named).write_text(GLIDER)
+    for file in ("config.yaml", "environment/manifest.json"):
+        text = (here / "file" / file).read_text()
+        changed = text.replace("./glider.py", named)
+        assert changed != text
+        (here / "file" / file).write_text(changed)
+    assert "trust=true" in refusal("file")
+    monkeypatch.setenv("CANARY", str(here / "canary"))
+    (here / named).write_text(PLANTED)
+    assert run(["eval", "file", "episodes=2", "device=cpu"]) == USER_ERROR
+    assert "trust=true" in capfd.readouterr().err and not (here / "canary").exists()
+
+
 def test_the_working_folder_in_a_run_folder_is_not_the_users(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "file" / "glider.py").write_text(GLIDER)
     (here / "file" / "conf" / "env").mkdir(parents=True)

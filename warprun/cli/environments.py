@@ -19,7 +19,7 @@ from warprun.cli.settings import read_settings, whole_number, with_convolutions
 from warprun.config.environments import environment_config, environment_names
 from warprun.config.external import BY_ID
 from warprun.config.registry import import_environment, is_shipped
-from warprun.config.schema import EnvConfig, load_environment
+from warprun.config.schema import Config, EnvConfig, load_environment
 from warprun.environment import Environment
 from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, check_one_of, nearest, printable, program
 from warprun.files import make_folder, remove_empty, write_atomic
@@ -193,20 +193,30 @@ def bench(arguments: Sequence[str]) -> int:
         else:
             rest.append(argument)
     configs = [compose([*rest, f"n_envs={n_envs}"]) for n_envs in lists["sizes"]]  # settings can follow from the size
-    config = configs[0]
     check_folder("out", out)
+    try:
+        made = make_folder(Path(out))
+    except OSError as error:
+        raise UserError(f"out={out}: {error.strerror}") from None
+    try:
+        _measure(configs, lists["threads"], Path(out), rest)
+    finally:
+        remove_empty(made)  # if it was interrupted
+    return DONE
+
+
+def _measure(configs: Sequence[Config], threads: Sequence[int], out: Path, overrides: list[str]) -> None:
+    """Measure configs with each number of threads, 0 for that of the config, and print and write what was found."""
+    config = configs[0]
     prepare(config.device)
     from warprun.runs import bench as measuring
-    from warprun.runs.build import threads
+    from warprun.runs.build import threads as threads_of
     from warprun.simulation.device import choose
 
-    counts = [count or threads(config) for count in lists["threads"]]
-    found = measuring.bench(configs, counts)
-    make_folder(Path(out))
-    measuring.report(found, Path(out), f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
+    found = measuring.bench(configs, [count or threads_of(config) for count in threads])
+    measuring.report(found, out, f"{config.env.name}, {config.agent.name}, {choose(config.device).kind}")
     if choose(config.device).kind == "cpu" and found[0].simulation_steps_per_s is not None:
-        _tell_scalar_loops(rest, found[0].simulation_steps_per_s / found[0].threads)
-    return DONE
+        _tell_scalar_loops(overrides, found[0].simulation_steps_per_s / found[0].threads)
 
 
 def _tell_scalar_loops(overrides: list[str], steps_per_s: float) -> None:

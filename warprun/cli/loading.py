@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -71,12 +72,12 @@ def _has_own_code(config: Config) -> bool:
     from warprun.algorithms import AGENTS
     from warprun.config import environment_copy
     from warprun.config.registry import has_functions
+    from warprun.runs.sealing import network_modules
 
     agent, module = config.agent, config.env.module
     if agent.name not in AGENTS or environment_copy.find(module) is not None or not has_functions(module):
         return True
-    networks = (agent.network.module, *(of_group.get("network", {}).get("module") for of_group in agent.groups.values()))
-    return any(networks)
+    return any(True for _ in network_modules(asdict(agent)))
 
 
 class _MetaKernels(MetaPathFinder, Loader):

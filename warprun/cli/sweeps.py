@@ -169,7 +169,8 @@ def finish(board: Board) -> int:
     # A job that could not write its end, because the disk is full, or that got a signal of its own.
     stopped = len(board.states) - elsewhere - failed - sum(state.is_done for state in board.states)
     if stopped:
-        print(f"{stopped} of {len(board.states)} jobs did not come to their end; the same command continues them", file=sys.stderr)
+        again = f"the same command with sweep_dir={typed(board.plan.folder)} continues them"
+        print(f"{stopped} of {len(board.states)} jobs did not come to their end; {again}", file=sys.stderr)
     return FAILED if failed or stopped else DONE
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from warprun.cli.loading import begin_to_load_torch, import_torch, uncollected
 from warprun.cli.process import DONE
 from warprun.cli.settings import check_settings, is_setting, one_run, read_settings, with_convolutions
-from warprun.config.registry import SHIPPED
+from warprun.config.registry import is_of_warprun
 from warprun.config.schema import from_dict
 from warprun.errors import MOST_PRINTED, UserError, check_one_of, printable, program, typed
 from warprun.kernels.driver import prepare
@@ -50,7 +50,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     config = from_dict(rundir.read_config(folder))
     begin_to_load_torch()
     prepare(settings.device)
-    if config.env.module.startswith(SHIPPED):  # else that is code, which only `runs.opening` may run
+    if is_of_warprun(config.env.module):  # else that is code, which only `runs.opening` may run
         import_torch(config)
     with uncollected():
         from warprun.runs.evaluation import describe_checkpoint, evaluate_run

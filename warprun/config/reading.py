@@ -99,7 +99,7 @@ def _by_sections(text: str) -> list[Section] | None:
     None for a text that must be read as a whole, perhaps to say what is wrong with it.
     """
     try:
-        found = [_line(text) or _section(text) for text in SECTION.split(text) if text]
+        found = [_line(section) or _section(section) for section in SECTION.split(text) if section]
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         return None
     keys = {key for section in found for key in section.config}

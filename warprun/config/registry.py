@@ -26,8 +26,6 @@ from warprun.spec import Spec
 from warprun.user_code import Sources, errors_of_user, source_line
 
 CONF = "warprun.conf"
-SHIPPED = "warprun.envs."
-"""Beginning of the names of warprun's own environments."""
 CONFIG_DIR = "WARPRUN_CONFIG_DIR"
 """Environment variable with the folder of `--config-dir`, so that the processes that a command starts have it too."""
 NONE = External()
@@ -118,6 +116,11 @@ def replacing(choices: Mapping[str, str]) -> list[Path]:
 def _other_folders() -> list[Path]:
     """Return the folders with config groups of the user and of installed packages, but not warprun's own, as they are looked up."""
     return [*own_folders(), *folders_of(*(package for package in conf_packages() if package != CONF))]
+
+
+def is_of_warprun(module: str) -> bool:
+    """Return whether a module is one of warprun's own environments; a path that begins like their names is none."""
+    return module.startswith("warprun.envs.") and is_dotted(module) and not module.endswith(".py")
 
 
 def is_dotted(name: str) -> bool:

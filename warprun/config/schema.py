@@ -229,7 +229,8 @@ def from_dict(saved: Mapping[str, object]) -> Config:
 
 
 def from_saved(saved: Mapping[str, object], similar: Config) -> Config:
-    """Return what `from_dict` does, much sooner if `saved` differs from a similar config in values of the same types only."""
+    """Return what `from_dict` does, much sooner if `saved` differs from a similar config, of the same agent and concurrency, in values
+    of the same types only."""
     try:
         return _like(similar, saved)
     except TypeError:

@@ -275,8 +275,8 @@ def _settings() -> Content:
     now = list(vars(numba.config).items())
     if now != _seen:
         others = ("THREADS", "CACHE", "CUDA")
-        _seen[:] = now
         _of_numba[:] = [(name, repr(value)) for name, value in now if name.isupper() and not any(word in name for word in others)]
+        _seen[:] = now  # last: another thread takes the texts for theirs from here on
     # The CUDA settings are defined only once numba-cuda is imported, so they are read from the environment variables instead.
     of_cuda = [(name, repr(value)) for name, value in os.environ.items() if name.startswith("NUMBA_CUDA_")]
     return tuple(sorted([*_of_numba, *of_cuda]))

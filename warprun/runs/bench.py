@@ -83,7 +83,6 @@ def training_rate(config: Config, seconds: float) -> float:
 
 def report(found: Sequence[Measurement], folder: Path, title: str) -> None:
     """Print a table, and write bench.json and, with matplotlib installed, bench.png to `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
     table = Table(title=f"{title}, M environment steps/s", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for heading in ("n_envs", "threads", "simulation", "rollout", "training", "update", "bytes/env", "limit"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -103,7 +103,7 @@ def _module(folder: Path, env: EnvConfig, trusted: bool) -> str:
         raise UserError(f"env.module={printable(env.module)} in {printable(folder)} is neither a dotted name nor a .py file")
     if own and is_file != own.is_file:
         raise UserError(f"{printable(folder)}: {ENVIRONMENT}/{MANIFEST} is damaged: `place` does not fit {printable(env.module)}")
-    known = env.module.startswith(registry.SHIPPED) or env.module in environment_modules(folder)
+    known = registry.is_of_warprun(env.module) or env.module in environment_modules(folder)
     given = _arguments(env)
     if (known and not is_file and not given) or trusted or is_own(folder):
         return copy if own else env.module

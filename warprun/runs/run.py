@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 
 from warprun.config.cadence import Moment
@@ -164,10 +164,8 @@ class Run:
         return now, first_here
 
     def _evaluate(self, last: bool) -> bool:
-        """Evaluate the policy; if it seems solved and that would end the run, again. At the end only final episodes are played.
-
-        Return False if a signal ended the evaluation. The state before it is then saved, as it is if the evaluation fails.
-        """
+        """Evaluate the policy; if it seems solved and that would end the run, again. At the end only final episodes are played. Return False
+        if a signal ended the evaluation. The state before it is then saved, as it is if the evaluation fails."""
         self.notes.on_endless(self._course(), self.simulator.trajectory)
         before = {name: tensor.clone() for name, tensor in self.evaluations.state().items()}
         with self.clock.phase("eval"):
@@ -179,12 +177,13 @@ class Run:
                 self.sentinel.after_evaluation(results := played.metrics())
                 solved = decides and self.evaluations.are_solved(results)
                 paired = self.evaluations.compare(self.folder, played, before) if last or solved else None
-            except (StoppedError, TrainingFailed, UserError) as error:  # the policy is as it was
-                if isinstance(error, RankFailed):
-                    raise
-                self._save(self.saver.save if isinstance(error, StoppedError) else self.saver.save_for_now, before)
-                if isinstance(error, StoppedError):
-                    return False
+            except StoppedError:
+                self._save(self.saver.save, before)
+                return False
+            except (TrainingFailed, UserError) as error:  # the policy is as it was
+                with suppress(TrainingFailed):  # which is not the error to tell
+                    if not isinstance(error, RankFailed):
+                        self._save(self.saver.save, before)
                 raise
         self.solved = solved
         if self.measured.evaluate(results, self.env_steps, paired) and self.config.checkpoint.best:

@@ -260,11 +260,12 @@ def config_text(config: Mapping[str, object]) -> bytes:
 def _section_text(key: str, section: object) -> str:
     """Return the text of a section: the runs of a sweep have most of them in common."""
     content = repr((key, section))
-    if content not in _texts:
+    text = _texts.get(content)
+    if text is None:
         if len(_texts) >= MOST_TEXTS:
             _texts.clear()
-        _texts[content] = yaml.dump({key: section}, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
-    return _texts[content]
+        text = _texts[content] = yaml.dump({key: section}, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
+    return text
 
 
 MOST_TEXTS = 256

@@ -56,6 +56,7 @@ class Saver:
         """Write a checkpoint to resume from if the process ends before the next one, which comes soon; if that is not possible, say so."""
         with self._told(), self._refusals():
             checkpoint.save(self._folder, env_steps, state, meta, self._settings.keep)
+            self._saved = time.monotonic()
 
     @property
     def is_overdue(self) -> bool:

@@ -205,10 +205,12 @@ def with_memory(config: AgentConfig, spec: Spec) -> str:
     for group in spec.groups:
         network = group_config(config, group.name).network
         if network.remembers:
-            key = "agent.network.type" if len(spec.groups) == 1 else f"agent.groups.{group.name}.network.type"
-            found = found or f"{key}={network.type}"
+            of_group, is_own = f"agent.groups.{group.name}.network.type", "network" in config.groups.get(group.name, {})
+            given = f"{of_group if is_own else 'agent.network.type'}={network.type}"
+            found = found or given
             if group.leaves:
-                raise UserError(f"{key}={network.type}: actors of this group leave episodes before they end; write {key}=mlp")
+                other = of_group if is_own or len(spec.groups) > 1 else "agent.network.type"
+                raise UserError(f"{given}: actors of group {group.name} leave episodes before they end; write {other}=mlp")
     return found
 
 

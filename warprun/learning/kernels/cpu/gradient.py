@@ -7,7 +7,7 @@ threads does not change a bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -156,7 +156,9 @@ class CpuGradient:
             self._compute = self._call(batch, layout)
         if batch is not self._batch or layout is not self._layout or count != self._count:
             cut = Cut.of(count, layout.step_rows).shared(self._share_tiles)
-            self._arrays = arrays_of(batch, dict(zip(map(id, self._batch or ()), self._arrays or (), strict=True)))
+            # Minibatches of a rollout have most of their tensors in common, whose arrays torch is slow to make.
+            before = zip(self._batch or batch, self._arrays or arrays_of(batch), strict=True)
+            self._arrays = batch._make(array if part is old else _array_of(part) for part, (old, array) in zip(batch, before, strict=True))
             self._compute.change(batch=self._arrays, cut=cut)
             if layout is not self._layout:
                 self._compute.change(kept=layout.activations.view(-1).numpy())
@@ -183,8 +185,10 @@ def stack_of(network: Network, threads: int) -> Stack:
     return Stack(network.parameters, network.layers, outputs, network.rows, network.mean, network.scale, blocks, slopes)
 
 
-def arrays_of(batch: NamedTuple, known: Mapping[int, object] = {}) -> NamedTuple:
-    """Return a NamedTuple of tensors as one of arrays; `known`: arrays by the id of their tensor, which torch is slow to make."""
-    new = (part for part in batch if id(part) not in known and isinstance(part, torch.Tensor))
-    arrays = {**known, **{id(part): part.numpy() for part in new}}
-    return batch._make(arrays.get(id(part), part) for part in batch)
+def arrays_of(batch: NamedTuple) -> NamedTuple:
+    """Return a NamedTuple of tensors as one of arrays."""
+    return batch._make(map(_array_of, batch))
+
+
+def _array_of(part: object) -> object:
+    return part.numpy() if isinstance(part, torch.Tensor) else part

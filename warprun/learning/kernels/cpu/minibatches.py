@@ -68,14 +68,14 @@ class CpuMinibatches:
         """Rows, and rows of a step, of the last order."""
         self._shuffle = Call(_module().shuffled, words, _memory(*self._shape), 1)
         self._order = torch.zeros(0, dtype=torch.int64)
-        self._picked: dict[tuple[int, int], list[Picked]] = {}
-        """By rows and minibatches of an epoch."""
+        self._picked: dict[tuple[int, ...], list[Picked]] = {}
+        """By the sizes of the minibatches of an epoch."""
         self._pick = Call(
             _module().picked_rows, np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), *[zero.numpy()] * 2
         )
         self._average = Call(_module().averaged, self._mean.numpy(), 1, self._mean[1:].numpy(), zero.numpy())
-        self._averaged = self._mean, zero
-        """Terms and norm that `_average` has."""
+        self._averaged: tuple[torch.Tensor, torch.Tensor] | None = None
+        """Terms and norm of the last `average`."""
         given, (low, high) = reference.config.learning_rate, reference.rate_limits
         numbers = given, low, high, reference.rate_factor.numpy(), reference.learning_rate.numpy()
         self._adapt = Call(_module().adapted, zero.numpy(), 1.0, *numbers)
@@ -98,12 +98,12 @@ class CpuMinibatches:
 
     def pick(self, advantage: torch.Tensor, order: torch.Tensor, parts: Sequence[slice]) -> list[tuple[torch.Tensor, Moments]]:
         """Return the advantages of each part of the rows `order` [R], and their mean and variance; the next call may overwrite them."""
-        size = len(order), len(parts)
-        if size not in self._picked:
+        sizes = tuple(len(range(*part.indices(len(order)))) for part in parts)
+        if sizes not in self._picked:
             if len(self._picked) == SIZES:
                 self._picked.clear()
-            self._picked[size] = [Picked.of(part.stop - part.start) for part in parts]
-        found, rows = self._picked[size], order.numpy()
+            self._picked[sizes] = [Picked.of(size) for size in sizes]
+        found, rows = self._picked[sizes], order.numpy()
         self._pick.change(advantage=advantage.numpy())
         for part, (picked, mean, variance, _) in zip(parts, found, strict=True):
             self._pick.change(order=rows[part], picked=picked, mean=mean, variance=variance)
@@ -115,7 +115,7 @@ class CpuMinibatches:
         assert len(terms) == len(self._mean) - 1
         if mean is not None and mean is not self._mean:
             self._mean.copy_(mean)
-        if terms is not self._averaged[0] or norm is not self._averaged[1]:
+        if self._averaged is None or terms is not self._averaged[0] or norm is not self._averaged[1]:
             self._averaged = terms, norm
             self._average.change(terms=terms.numpy(), norm=norm.numpy())
         self._average.change(number=number)

@@ -10,6 +10,7 @@ from torch import nn
 
 from warprun.kernels.warp import COLUMNS
 from warprun.learning.kernels.cuda.recurrent import layer
+from warprun.learning.networks import seeded
 from warprun.learning.recurrent import Recurrent
 from warprun.learning.settings.networks import RecurrentLayer
 from warprun.simulation.cuda_layers import recurrent_why_not, verify
@@ -24,16 +25,18 @@ def verify_layers(layers: Iterable[RecurrentLayer]) -> None:
 
 def tensor_core_error(kind: str, inputs: int, units: int, device: torch.device) -> float:
     """Return how far a layer's outputs, carries and gradients are from float64, relative to the largest of each."""
-    steps, count, precision = 3, COLUMNS + 1, torch.get_float32_matmul_precision()
-    with torch.random.fork_rng(devices=()):  # which leaves the run its own draws
-        torch.default_generator.manual_seed(0)
-        network = Recurrent(kind, nn.Sequential(), [inputs, units], nn.Sequential(), None)
-        x, carry, begins = torch.randn(steps, count, inputs), torch.randn(count, network.carry), torch.rand(steps, count) < 0.2
+    steps, count, draws = 3, COLUMNS + 1, torch.Generator().manual_seed(0)
+    network = seeded(0, lambda: Recurrent(kind, nn.Sequential(), [inputs, units], nn.Sequential(), None))
+    x, carry = (torch.randn(shape, generator=draws) for shape in ((steps, count, inputs), (count, network.carry)))
+    begins = torch.rand((steps, count), generator=draws) < 0.2
     exact = _passed(copy.deepcopy(network).double(), x.double(), carry.double(), begins)
     network.over_steps = layer
+    precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # of the products that torch computes
-    found = _passed(network.to(device), x.to(device), carry.to(device), begins.to(device))
-    torch.set_float32_matmul_precision(precision)
+    try:
+        found = _passed(network.to(device), x.to(device), carry.to(device), begins.to(device))
+    finally:
+        torch.set_float32_matmul_precision(precision)
     # The maximum of torch is NaN if one of the errors is.
     return float(torch.stack([(mine.cpu() - each).abs().max() / each.abs().max() for mine, each in zip(found, exact, strict=True)]).max())
 
