@@ -164,7 +164,7 @@ class Run:
         return now, first_here
 
     def _evaluate(self, last: bool) -> bool:
-        """Evaluate the policy; if it seems solved and that would end the run, again. At the end only final episodes are played. Return False
+        """Evaluate the policy; if it seems solved and that would end the run, again. At the end only final ones are played. Return False
         if a signal ended the evaluation. The state before it is then saved, as it is if the evaluation fails."""
         self.notes.on_endless(self._course(), self.simulator.trajectory)
         before = {name: tensor.clone() for name, tensor in self.evaluations.state().items()}
