@@ -1,4 +1,4 @@
-"""Whole runs by the kernels of a GPU, on the stand-in for the driver: agents whose layers are on tensor cores learn."""
+"""A whole run by the kernels of a GPU, on the stand-in for the driver: an agent whose layers are on tensor cores learns."""
 
 import json
 from pathlib import Path
@@ -13,10 +13,9 @@ ON_GPUS = pytest.mark.skipif(why_no_cuda() is None, reason="there is a driver of
 pytestmark = [*NEEDED, ON_GPUS, pytest.mark.slow]
 
 
-@pytest.mark.parametrize(("env", "total_steps"), [("cartpole", 100_000), ("acrobot", 200_000)])
-def test_ppo_solves_environments_with_layers_on_tensor_cores(env: str, total_steps: int, tmp_path: Path) -> None:
+def test_ppo_solves_cartpole_with_layers_on_tensor_cores(tmp_path: Path) -> None:
     """In a process of its own, whose kernels no real driver ever gets."""
-    file, settings = tmp_path / "found.json", ["agent=ppo", "n_envs=64", "eval.episodes=8", f"total_steps={total_steps}"]
-    finish(begin("tests.ptx.solved", file, tmp_path / "run", f"env={env}", *settings, WARPRUN_CACHE_DIR=str(folder() / "solved")))
+    file, settings = tmp_path / "found.json", ["env=cartpole", "agent=ppo", "n_envs=64", "eval.episodes=8", "total_steps=100000"]
+    finish(begin("tests.ptx.solved", file, tmp_path / "run", *settings, WARPRUN_CACHE_DIR=str(folder() / "solved")))
     found = json.loads(file.read_text())
     assert found["launches"] > 0 and (found["why not tensor cores"], found["status"]) == ("", "solved")
