@@ -23,9 +23,10 @@ from warprun.simulation.external.recipe import ExternalEnvironment
 
 EVALUATION_STEPS = 64
 """Steps of a rollout of an evaluation (`runs.evaluation.CHUNK`)."""
-PROCESS = 330 * 2**20
-"""Bytes of a process that trains next to nothing on CPU: Python, torch, Numba and LLVM. Measured: 330 MiB, 100 more if kernels are
-compiled. Builds of torch for CUDA map 300 MiB more, most of it from files, which the system can take back."""
+PROCESS = 350 * 2**20
+"""Bytes of a process that trains next to nothing on CPU: Python, torch, Numba and LLVM. Measured: 330 MiB, 70 more if torch computes
+gradients, 100 more if kernels are compiled. Builds of torch for CUDA map 300 MiB more, most of it from files, which the system can take
+back."""
 WORKER = 60 * 2**20
 """Bytes of a worker process without its environments: Python, NumPy and Gymnasium."""
 CUDA_CONTEXT = 600 * 2**20
