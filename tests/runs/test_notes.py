@@ -241,7 +241,7 @@ def test_a_run_that_does_not_learn_is_told_once_halfway(made: dict[str, Any], pr
     found: list[str] = []
     once = Notes(found.append, [])
     for _ in range(2):
-        once.halfway(progress, of)
+        once.halfway(progress, lambda: of)
     assert len(found) == len(said) and all(words in note for words, note in zip(said, found, strict=True)), found
 
 

@@ -24,7 +24,7 @@ from warprun.learning.replay import TransitionBatch
 from warprun.learning.sequences import History, recall_both, recall_next
 from warprun.learning.tensors import on_tensors
 from warprun.spec import GroupSpec
-from warprun.state import derived_seed
+from warprun.state import derived_seed, setting
 
 
 def dqn_target(next_target: torch.Tensor, next_online: torch.Tensor | None, reward: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
@@ -110,6 +110,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         network = seeded(derived_seed(seed, "values"), lambda: q_network(config, group))
         self.values = Trained(network, config, config.learning_rate, context.device)
         super().__init__(config, group, context, seed, {values_name(config): self.values})
+        self._set_epsilon = setting(self.exploration[0])
         loss = partial(values_loss if config.quantiles is None else quantiles_loss, config, self.values)
         tile_loss, scratch = q_loss(config.dueling, config.quantiles, config.value_rescaling)
         in_kernels = TileLoss(tile_loss, (self.values.target,), scratch, (config.double, group.action.outputs))
@@ -124,7 +125,7 @@ class DQNLearner(OffPolicyLearner[DQNConfig]):
         """Set epsilon, which falls linearly."""
         config = self.config
         part = min(progress / config.exploration_fraction, 1.0) if config.exploration_fraction else 1.0
-        self.exploration[0].fill_(config.epsilon_start + (config.epsilon_end - config.epsilon_start) * part)
+        self._set_epsilon(config.epsilon_start + (config.epsilon_end - config.epsilon_start) * part)
 
     def exploration_metrics(self) -> Metrics:
         """Return epsilon, which is 1 before `learning_starts`."""

@@ -135,18 +135,19 @@ class Repeated(Generic[Results, *Arguments]):
 
     def __call__(self, *arguments: *Arguments) -> Results:
         """Run the work once."""
-
-        def work() -> Results:
+        known = self._known.get(arguments)
+        if recording.made is not None or (known is None and len(self._known) == KEYS):
             return self._work(*arguments)
-
-        if recording.made is not None or (arguments not in self._known and len(self._known) == KEYS):
-            return work()
-        known = self._known.setdefault(arguments, _Known())
+        known = known or self._known.setdefault(arguments, _Known())
         known.runs += 1
+        if known.repeat and known.last and known.runs % CHECKED:
+            known.repeat()
+            return known.last.results
+        return self._made(known, lambda: self._work(*arguments))
+
+    def _made(self, known: _Known[Results], work: Callable[[], Results]) -> Results:
+        """Run the work by Python."""
         if known.repeat and known.last:
-            if known.runs % CHECKED:
-                known.repeat()
-                return known.last.results
             checked = Recording(work)
             if not checked.repeats(known.last):
                 raise UserError("an update has made other kernel calls than the same update before it; run with engine.capture=false")

@@ -13,6 +13,7 @@ from warprun.learning.communicator import Communicator, mean_
 from warprun.learning.networks import buffers, flatten_parameters
 from warprun.learning.optimizers import OPTIMIZERS, clip_norm
 from warprun.learning.settings.off_policy import OffPolicyConfig
+from warprun.state import setting
 
 N_co = TypeVar("N_co", bound=nn.Module, covariant=True)
 P = ParamSpec("P")
@@ -27,8 +28,7 @@ class DeviceScalar:
 
     def __init__(self, value: float, device: torch.device) -> None:
         self.tensor = torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64, device=device)
-        # NumPy needs a tenth of torch's time to write one number.
-        self.set: Callable[[float], object] = self.tensor.numpy().fill if device.type == "cpu" else self.tensor.fill_
+        self.set = setting(self.tensor)
         """Set the number for the operations that are launched from now on."""
 
 

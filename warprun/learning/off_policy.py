@@ -54,6 +54,8 @@ class OffPolicyLearner(ABC, Generic[C]):
         device = context.device
         self.config = config
         self.name = group.name
+        self.prefix = "loss"
+        """With which the names of the metrics of updates begin; of several groups each has its own."""
         self.trained = trained
         for each in trained.values():
             choose.recurrence(each.network, context)
@@ -158,7 +160,7 @@ class OffPolicyLearner(ABC, Generic[C]):
             self.normalizer.refresh()
 
     def update(self) -> Metrics:
-        """Take one gradient step; return its metrics."""
+        """Take one gradient step; return its metrics, `prefix`/name."""
         self.number.set(self.updates)
         self._updates.value += 1
         return self.device_work.learn(self.due())
@@ -174,7 +176,7 @@ class OffPolicyLearner(ABC, Generic[C]):
             error = self.sequences.errors(error, history)
         if self.config.replay.prioritized:
             self.replay.update_priorities(batch.row, error)
-        return metrics
+        return {f"{self.prefix}/{name}": value for name, value in metrics.items()}
 
     def schedule(self, progress: float) -> None:
         """Set learning rates, the exponent of priority weights and exploration for `progress`, 0 to 1, of the run."""
@@ -227,6 +229,9 @@ class OffPolicyAgent(Generic[C]):
             self.make_learner(group_config(config, group.name), group, context, derived_seed(context.seed, "group", i))
             for i, group in enumerate(spec.groups)
         ]
+        if len(self.learners) > 1:
+            for learner in self.learners:
+                learner.prefix = f"loss/{learner.name}"
         self.exploration = Exploration(config.policies, {learner.name: learner.exploration for learner in self.learners})
         self.carry = {learner.name: learner.carry for learner in self.learners}
         self.kept: dict[str, int] = {}
@@ -279,11 +284,8 @@ class OffPolicyAgent(Generic[C]):
             learner.schedule(progress)
             # A total instead of steps per update: utd_ratio holds for any number of environments, without rounding.
             total = int((self.env_steps - learner.config.learning_starts) * learner.config.utd_ratio)
-            found: dict[str, torch.Tensor | float] = {}
             while learner.updates < total:
-                found |= learner.update()
-            prefix = "loss" if len(self.learners) == 1 else f"loss/{learner.name}"
-            metrics |= {f"{prefix}/{name}": value for name, value in found.items()}
+                metrics |= learner.update()
         return metrics
 
     def networks(self) -> dict[str, Network]:

@@ -37,7 +37,7 @@ from warprun.learning.slices import Slices
 from warprun.learning.targets import TARGETS
 from warprun.simulation.trajectory import GroupTrajectory, Trajectory
 from warprun.spec import GroupSpec, Spec
-from warprun.state import State, derived_seed
+from warprun.state import State, counting, derived_seed, setting
 
 C = TypeVar("C", bound=OnPolicyConfig)
 
@@ -71,6 +71,7 @@ class Learner(Generic[C]):
         self._batches = LastingBatches()
         self._renormalized = False
         """Whether observations are normalised otherwise than in the rollout that is learned from."""
+        self._set_rate, self._set_entropy_coef = setting(self.learning_rate), setting(self.entropy_coef)
         self._scheduled: tuple[float | None, float | None] = None, None
         """Learning rate and entropy coefficient that were set last."""
 
@@ -83,9 +84,9 @@ class Learner(Generic[C]):
         )
         rate, entropy_coef = wanted
         if entropy_coef != self._scheduled[1]:
-            self.entropy_coef.fill_(entropy_coef)
+            self._set_entropy_coef(entropy_coef)
         if rate != self._scheduled[0]:
-            self.learning_rate.fill_(rate)
+            self._set_rate(rate)
             if config.adapts_learning_rate:
                 self.learning_rate.mul_(self.rate_factor)
         self._scheduled = wanted
@@ -240,6 +241,7 @@ class OnPolicyAgent(ABC, Generic[C]):
         self.kept = {learner.name: learner.operations.kept for learner in self.learners if learner.operations.kept}
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         """Updates so far: a tensor, which a captured update reads."""
+        self._count_update = counting(self.updates)
         self._has_updated = False
         """Whether `update` was called in this process."""
         self.device_work = DeviceWork(learn=captured(self.learn, context, type(self)))
@@ -278,7 +280,7 @@ class OnPolicyAgent(ABC, Generic[C]):
                 for learner in self.learners:
                     learner.normalize_by(trajectory.groups[learner.name])
         metrics = self.device_work.learn(trajectory)
-        self.updates += 1
+        self._count_update()
         return metrics
 
     def schedule(self, progress: float) -> None:

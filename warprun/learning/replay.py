@@ -192,8 +192,9 @@ class Replay:
 
     def advance(self, horizon: int) -> None:
         """Count the `horizon` steps that `store` writes next. This is the host's part of storing a rollout."""
-        self._host_counts[0] += horizon
-        self._steps.set(self.steps)
+        steps = self.steps + horizon
+        self._host_counts[0] = steps
+        self._steps.set(steps)
 
     def store(self, trajectory: Trajectory, group: GroupTrajectory) -> None:
         """Write a rollout that `advance` has counted; new transitions get the largest priority."""

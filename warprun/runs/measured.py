@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -113,37 +112,63 @@ class Spent(NamedTuple):
     total_ms: float
 
 
+class HostPhase:
+    """A phase of an iteration: the time of its runs, each a `with` block."""
+
+    def __init__(self) -> None:
+        self.runs, self._spent_s, self._began_s = 0, 0.0, 0.0
+
+    def __enter__(self) -> None:
+        self._began_s = time.perf_counter()
+
+    def __exit__(self, *failure: object) -> None:
+        self._spent_s += time.perf_counter() - self._began_s
+        self.runs += 1
+
+    def total_ms(self) -> float:
+        return 1e3 * self._spent_s
+
+
+class GpuPhase:
+    """The same on a GPU, by events on its stream: when the host gets to one, the kernels before it may not have run yet."""
+
+    def __init__(self) -> None:
+        self._events: list[torch.cuda.Event] = []
+
+    def __enter__(self) -> None:
+        self._events.append(torch.cuda.Event(enable_timing=True))
+        self._events[-1].record()
+
+    def __exit__(self, *failure: object) -> None:
+        if failure[0] is None:  # else the GPU may have failed, which has been said
+            self.__enter__()
+
+    @property
+    def runs(self) -> int:
+        return len(self._events) // 2
+
+    def total_ms(self) -> float:
+        """Return the time of all runs, which have ended."""
+        return sum(began.elapsed_time(ended) for began, ended in zip(self._events[::2], self._events[1::2], strict=True))
+
+
 class PhaseClock:
     """Clock of the phases of an iteration; it does not make the host wait for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
-        self._spent: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event] | float]] = defaultdict(list)
+        self._phases: defaultdict[str, HostPhase | GpuPhase] = defaultdict(GpuPhase if self._on_gpu else HostPhase)
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the time of the `with` block to phase `name`."""
-        if not self._on_gpu:
-            began = time.perf_counter()
-            yield
-            self._spent[name].append(time.perf_counter() - began)
-            return
-        # Events take the time on the device's stream: when the host gets here, kernels may not have run yet.
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        yield
-        end.record()
-        self._spent[name].append((start, end))
+    def phase(self, name: str) -> HostPhase | GpuPhase:
+        """Return a context that adds the time of its block to phase `name`."""
+        return self._phases[name]
 
     def read(self) -> dict[str, Spent]:
         """Return the time of every phase since the last call (waits for the device)."""
         if self._on_gpu:
             torch.cuda.synchronize()
-        found = {}
-        for name, spent in self._spent.items():
-            times = [1e3 * s if isinstance(s, float) else s[0].elapsed_time(s[1]) for s in spent]
-            found[name] = Spent(sum(times) / len(times), sum(times))
-        self._spent.clear()
+        found = {name: Spent(phase.total_ms() / phase.runs, phase.total_ms()) for name, phase in self._phases.items()}
+        self._phases.clear()
         return found
 
 
@@ -194,11 +219,11 @@ class Notes:
             f" eval.max_steps={course.config.eval.max_steps:,} steps; set env.time_limit=N if episodes may never end",
         )
 
-    def halfway(self, progress: float, course: Course) -> None:
+    def halfway(self, progress: float, course: Callable[[], Course]) -> None:
         """Show, once, what the curves of a run that does not learn show when half of it is over, or when there are curves."""
-        if progress >= 0.5 and "halfway" not in self.told and len(course.history) >= 2 * LEAST_RECORDS:
+        if progress >= 0.5 and "halfway" not in self.told and len((now := course()).history) >= 2 * LEAST_RECORDS:
             self.told.append("halfway")
-            for text in notes_halfway(course):
+            for text in notes_halfway(now):
                 self._message(f"halfway: {text}")
 
     def on_clipping(self, values: Mapping[str, float]) -> None:

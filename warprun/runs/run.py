@@ -132,7 +132,7 @@ class Run:
             if stop:
                 self._save(self.saver.save)
                 return "solved" if self.solved else "finished"
-            self.notes.halfway(now.progress, self._course())
+            self.notes.halfway(now.progress, self._course)
             if self.cadences["checkpoint"].due(now) and self.saver.is_affordable(self.cadences["checkpoint"], self.notes):
                 with self.records.paused():
                     self._save(self.saver.save_if_possible)

@@ -110,12 +110,10 @@ class Arriving:
         self._event: torch.cuda.Event | None = None
 
     def exchange(self, tensor: torch.Tensor, names: tuple[str, ...] = ()) -> tuple[torch.Tensor, tuple[str, ...]] | None:
-        """Start to copy `tensor` and return the tensor of the copy before, with its names; on CPU return `tensor` itself.
+        """Start to copy `tensor`, which is on CUDA, and return the tensor of the copy before, with its names.
 
         If the copy before has not arrived, return None and copy nothing.
         """
-        if tensor.device.type != "cuda":
-            return tensor, names
         if self._event is not None and not self._event.query():
             return None
         arrived = None if self._sent is None else (self._sent, self._names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVarTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from warprun.simulation.plain import varied
 from warprun.simulation.simulator import Act, Episodes
 from warprun.simulation.trajectory import Trajectory
 from warprun.spec import PolicyKind
-from warprun.state import Counter, State
+from warprun.state import Counter, State, copying, setting
 
 if TYPE_CHECKING:
     from warprun.simulation.cuda import CudaBackend
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _compared: set[tuple[ModuleType, str]] = set()
 """Kernels, with their parameters, that this process has compared with plain Python: a worker of a sweep trains many runs with them."""
+
+Given = TypeVarTuple("Given")
 
 RollOut = Callable[[Act, bool], None]
 """roll_out(act, greedy) takes the steps of a rollout."""
@@ -135,9 +137,12 @@ class KernelEngine:
         self._begins_now = True
         """Whether the current observations are in row 0 of the trajectory; if not, they are in its last row."""
         self.trajectory: Trajectory = rollout or trajectory.allocate(self.spec, horizon, n_envs, device.torch)
-        self._ends = [(seen[0], seen[-1]) for group in self.trajectory.groups.values() for seen in group.seen().values()]
-        """The first and the last row of what policies see."""
+        self._carry_over = [copying(seen[0], seen[-1]) for group in self.trajectory.groups.values() for seen in group.seen().values()]
+        """They copy the last row of what policies see to the first one."""
         self.arrays = allocation.allocate(plan, device.torch, exploration.numbers if exploration else {}, vary)
+        self._set_began = setting(self.arrays.common["began"])
+        any_fault = self.arrays.common["any_fault"]
+        self._any_fault = any_fault.numpy() if any_fault.device.type == "cpu" else any_fault
         if staggered:
             self.arrays.common["cut_at"].fill_(-1)
         limit = self.spec.time_limit
@@ -189,7 +194,7 @@ class KernelEngine:
         """Compile every kernel, or load it from the cache, and reset. Raises UserError if an environment function does not compile."""
         self.reset()  # first, because another process may be compiling what follows
         if self._fused:
-            self._guarded(lambda: self._kernels.rollout(0, False))
+            self._guarded(self._kernels.rollout, 0, False)
             return
         for kernel in ("step", "sample", "greedy"):
             self._run(kernel, 0, self.steps)
@@ -226,8 +231,8 @@ class KernelEngine:
 
     def carry_over(self) -> None:
         """Copy the last observations and masks to row 0, where the next rollout begins."""
-        for first, last in self._ends:
-            first.copy_(last)
+        for copy in self._carry_over:
+            copy()
         self._begins_now = True
 
     def retrace(self) -> Trajectory:
@@ -236,7 +241,7 @@ class KernelEngine:
             self.carry_over()
         horizon = self.trajectory.horizon
         self._begin()
-        self._guarded(lambda: self._kernels.retrace(horizon))
+        self._guarded(self._kernels.retrace, horizon)
         self._steps.value += horizon
         self._begins_now = False
         return self.trajectory
@@ -252,22 +257,21 @@ class KernelEngine:
         if self.debug:
             allocation.poison_choices(self.trajectory)
         self._roll_out(act, greedy)
-        if self.steps != self._compared:
+        if self._comparison and self._began != self._compared:
             self._comparison = None
         if self._comparison and not self._comparison.look(self.trajectory):
             self._comparison = None
             if self._same:
                 _compared.add(self._same)
-        self._steps.value += self.trajectory.horizon
-        self._compared = self.steps
+        self._steps.value = self._compared = self._began + self.plan.horizon
         self._begins_now = False
         return self.trajectory
 
     def _roll_out_once(self, act: Act, greedy: bool) -> None:
         """Launch the kernels of a rollout, the same ones each time, so that a CUDA graph can repeat them."""
-        horizon, began = self.trajectory.horizon, self._began
+        horizon, began = self.plan.horizon, self._began
         if self._fused:
-            self._guarded(lambda: self._kernels.rollout(horizon, greedy))
+            self._guarded(self._kernels.rollout, horizon, greedy)
             return
         for row in range(horizon):
             act(self.trajectory, row)
@@ -294,10 +298,9 @@ class KernelEngine:
 
     def fault(self, wait: bool = False) -> Fault | None:
         """Return the first fault since the last reset. On CUDA, without `wait`, a later call may be the first to report it."""
-        any_fault = self.arrays.common["any_fault"]
-        if wait:
-            return self._first_fault() if any_fault.item() else None
-        found = self._arriving.exchange(any_fault)
+        if wait or isinstance(self._any_fault, np.ndarray):
+            return self._first_fault() if self._any_fault.item() else None
+        found = self._arriving.exchange(self._any_fault)
         return None if found is None or not found[0].item() else self._first_fault()
 
     def state(self) -> State:
@@ -358,7 +361,7 @@ class KernelEngine:
         self._began = self.steps
         if self.debug:
             allocation.poison(self.environment, self.arrays, self.trajectory)
-        self.arrays.common["began"].fill_(self._began)
+        self._set_began(self._began)
         self._cut_off()
 
     def _cut_off(self) -> None:
@@ -373,11 +376,11 @@ class KernelEngine:
             own.copy_(torch.full_like(self._cuts, -1) if counts_from is None else counts_from + self._cuts)
 
     def _run(self, kernel: Kernel, row: int, now: int) -> None:
-        self._guarded(lambda: self._kernels.run(kernel, row, now - self._began))
+        self._guarded(self._kernels.run, kernel, row, now - self._began)
 
-    def _guarded(self, launch: Callable[[], None]) -> None:
+    def _guarded(self, launch: Callable[[*Given], None], *given: *Given) -> None:
         try:
-            launch()
+            launch(*given)
         except Exception:
             # Not around all calls: to enter and leave a context takes as long as a step of 1,000 small environments.
             with errors_of_kernels(self.device, self.functions):
