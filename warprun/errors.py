@@ -74,7 +74,8 @@ def require(holds: bool, message: str) -> None:
 
 def check_one_of(key: str, value: str, known: Collection[str]) -> None:
     """Raise UserError if the value of a setting is not one of the known ones."""
-    require(value in known, f"{key}={value} is not one of {', '.join(known)}{nearest(value, known)}")
+    if value not in known:  # looking for the nearest one takes time, and every run checks its settings
+        raise UserError(f"{key}={value} is not one of {', '.join(known)}{nearest(value, known)}")
 
 
 def check_range(key: str, value: float | None, least: int, most: int, most_text: str = "") -> None:

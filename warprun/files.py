@@ -18,8 +18,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
-from io import BufferedReader
+from functools import cache, lru_cache
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -204,10 +204,9 @@ def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     """
     import numpy as np  # most commands that read files need none
 
-    form = np.lib.format
     with archive.open(member) as file:
-        version = form.read_magic(file)
-        shape, by_columns, dtype = (form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0)(file)
+        begin = file.read(10)
+        shape, by_columns, dtype = _array_header(begin + file.read(int.from_bytes(begin[8:], "little")))
         if dtype.hasobject or math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
             raise ValueError("the array has another size")
         array = np.empty(math.prod(shape), dtype)
@@ -218,6 +217,18 @@ def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
             if len(piece) < len(content[first : first + PIECE_BYTES]):
                 raise EOFError("the array is shorter than its header says")
     return array.reshape(shape, order="F" if by_columns else "C")
+
+
+@lru_cache(maxsize=512)
+def _array_header(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return shape, order and dtype of what a .npy file begins with; arrays of other files of a run or a sweep have the same ones."""
+    import numpy as np
+
+    file = BytesIO(text)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("the array has a header of another version")
+    found: tuple[tuple[int, ...], bool, np.dtype] = np.lib.format.read_array_header_1_0(file)
+    return found
 
 
 def _whole(text: str) -> int:

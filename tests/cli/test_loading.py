@@ -49,8 +49,9 @@ import sys
 from warprun.cli import main, train
 def run(asked):
     import warprun.runs.train
-    from warprun.kernels.repeat import Recording
-    print(Recording(lambda: sys.modules["torch"].ones(3) + 1).torch_computes, {"torch._dynamo", "torch._decomp"} & set(sys.modules))
+    from warprun.kernels.repeat import Recording, Watch
+    seen = Recording(lambda: sys.modules["torch"].ones(3) + 1, Watch())
+    print(seen.torch_computes, {"torch._dynamo", "torch._decomp"} & set(sys.modules))
 train._run = run
 main.run(["env=cartpole", "n_envs=8"])
 """
@@ -173,3 +174,8 @@ def test_numba_learns_of_the_simulator_from_a_file(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout == "1\n"
+
+
+def test_a_report_imports_neither_torch_nor_tensorboard() -> None:
+    code = 'import sys, warprun.report.report\nprint({"torch", "numba", "tensorboard"} & set(sys.modules))'
+    assert python(code) == "set()"

@@ -18,13 +18,25 @@ OF_A_RUN = ["7", "0", "010", "1_000", "0x1f", "1e3", "-1", "+1", "1 # one", "1.0
 OF_A_RUN += ["/a/b.c-d_e", "/a b", "'/a'", "/a: b", "/a #b", "/ä", "~", "~/a", "/", "./a", "[/a]"]
 
 
-@pytest.mark.parametrize("text", [*TEXTS, *(f"{key}: {value}\nlast: 1\n" for value in OF_A_RUN for key in ("seed", "run_dir"))])
+ORIGINS = ["origin:\n  tuned: x\n  overrides:\n  - env=a\n  - b.c=1e-3,2\n", "origin:\n  overrides:\n  - a=b\n  more\n  c: d\n"]
+ORIGINS += [
+    f"{ORIGINS[0]}{rest}"
+    for rest in ("  n_envs: null\n", "  - 'x=1'\n  n: 1\n", "    more\n", "# no\n  n: 1\n", "  overrides: []\n", "  x\n")
+]
+ORIGINS += [
+    "origin: |\n  overrides:\n  - a=b\n",
+    'origin:\n  a: "b\n  overrides:\n  - a=b\n  "\n',
+    "origin:\n  a: b\n   c\n  overrides:\n  - a=b\n",
+]
+
+
+@pytest.mark.parametrize("text", [*TEXTS, *ORIGINS, *(f"{key}: {value}\nlast: 1\n" for value in OF_A_RUN for key in ("seed", "run_dir"))])
 def test_a_config_is_what_yaml_takes_its_text_for(text: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
     try:
         wanted = yaml.load(text, Loader=reading._SavedLoader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         with pytest.raises(UserError):
             reading.read_config(file)
     else:

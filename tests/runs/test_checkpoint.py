@@ -167,7 +167,7 @@ def test_without_a_manifest_no_altered_byte_gets_through(tmp_path, capsys):
     path = checkpoint.save(tmp_path, 7, {"w": torch.arange(8.0), "b": torch.tensor(2)}, {"n": 1})
     (path.parent / "manifest.json").unlink()
     data, rng = path.read_bytes(), random.Random(0)
-    for position in rng.sample(range(len(data)), 300):
+    for position in range(len(data)):
         path.write_bytes(data[:position] + bytes([data[position] ^ rng.randrange(1, 256)]) + data[position + 1 :])
         try:
             loaded = checkpoint.load(tmp_path)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,17 @@ def test_a_final_evaluation_has_a_checkpoint_before_it_if_much_would_be_lost(jud
     monkeypatch.setattr(saver, "LOST_S", lost_s)
     go(tmp_path, "total_steps=128", "eval.every=never")
     assert len(list((tmp_path / "run" / "checkpoints").glob("step_*128*.ckpt"))) == saved
+
+
+def test_a_run_that_continues_reads_each_tensor_of_its_checkpoint_once(tmp_path, monkeypatch):
+    """Each access reads the file, and that of a run with replay memory has gigabytes."""
+    settings = [*SMALL, *QUIET, "total_steps=256", "checkpoint.best=false", f"run_dir={tmp_path / 'run'}"]
+    train.train(compose([*settings, "until_steps=128"]))
+    read, reads = checkpoint._Tensors.__getitem__, Counter[str]()
+    monkeypatch.setattr(checkpoint._Tensors, "__getitem__", lambda self, name: reads.update([name]) or read(self, name))
+    config = compose(settings)
+    train.resume(config, tmp_path / "run", config, ["until_steps"])
+    assert reads == Counter(list(checkpoint.load(tmp_path / "run").tensors))
 
 
 def test_iterations_that_take_long_are_announced_once(judged, tmp_path, capsys, monkeypatch):

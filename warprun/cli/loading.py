@@ -31,7 +31,7 @@ WITH_META_KERNELS = ("torch._decomp", "torch._dynamo", "torch._prims", "torch._r
 
 def begin_to_load_torch() -> None:
     """Load the libraries of torch in a thread, while this one reads the config, without the lock of Python (GIL)."""
-    found = find_spec("torch")
+    found = None if "torch" in sys.modules else find_spec("torch")
     if found and found.origin:
         library = Path(found.origin).with_name("lib") / "libtorch_python.so"  # which depends on all others that an import loads
         if library.exists():

@@ -249,22 +249,23 @@ def report(arguments: Sequence[str]) -> int:
     page, _, mark = settings.into.rpartition(":")
     if settings.into and not (page and mark):
         raise UserError(f"into={settings.into}: it must be a page and a mark in it, such as into=results.md:returns")
-    from warprun.report import report as reporting
+    with uncollected():  # the records of thousands of runs are no garbage
+        from warprun.report import report as reporting
 
-    reporting.report(
-        reporting.Asked(
-            places=tuple(map(Path, places)),
-            by=by or None,
-            threshold=settings.threshold if given else None,
-            returns=None if settings.returns == "auto" else settings.returns,
-            unfinished=settings.unfinished,
-            log_x=settings.log_x,
-            tensorboard=settings.tensorboard,
-            columns=_names(settings.columns),
-            into=(Path(page), mark) if page else None,
-            out=Path(settings.out),
+        reporting.report(
+            reporting.Asked(
+                places=tuple(map(Path, places)),
+                by=by or None,
+                threshold=settings.threshold if given else None,
+                returns=None if settings.returns == "auto" else settings.returns,
+                unfinished=settings.unfinished,
+                log_x=settings.log_x,
+                tensorboard=settings.tensorboard,
+                columns=_names(settings.columns),
+                into=(Path(page), mark) if page else None,
+                out=Path(settings.out),
+            )
         )
-    )
     return DONE
 
 

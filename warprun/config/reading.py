@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import yaml
 from omegaconf._utils import get_yaml_loader
@@ -28,6 +28,10 @@ SECTION = re.compile(r"^(?=[A-Za-z_])", re.MULTILINE)
 """Where a key of the top level begins. A text in quotes that goes on there is found out: a part of it is no YAML."""
 NUMBER, PATH = re.compile(r"(seed): (0|[1-9]\d{0,17})\n", re.ASCII), re.compile(r"(run_dir): (/[\w./-]{0,999})\n", re.ASCII)
 """Lines that differ in all runs of a sweep and say the same in all of YAML: a whole number, and letters, digits, `_`, `-`, `.` and `/`."""
+ORIGIN = re.compile(
+    r"(origin:\n(?:  \w+: [\w./-]+\n)*  overrides:\n)((?:  - [A-Za-z][\w.]*=[\w./,-]{1,999}\n)+)((?:  \w.*)?)", re.ASCII | re.DOTALL
+)
+"""A section whose list of overrides differs in all runs of a sweep: after lines of one plain value, plain texts, and then another key."""
 MAX_CHARACTERS = 10_000
 """Longest value. YAML has numbers whose conversion takes the square of their length."""
 
@@ -99,7 +103,7 @@ def _by_sections(text: str) -> list[Section] | None:
     None for a text that must be read as a whole, perhaps to say what is wrong with it.
     """
     try:
-        found = [_line(section) or _section(section) for section in SECTION.split(text) if section]
+        found = [_line(section) or _origin(section) or _section(section) for section in SECTION.split(text) if section]
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         return None
     keys = {key for section in found for key in section.config}
@@ -111,6 +115,17 @@ def _line(text: str) -> Section | None:
     number, path = NUMBER.fullmatch(text), PATH.fullmatch(text)
     found = number or path
     return Section.of({found[1]: int(found[2]) if number else found[2]}, 3) if found else None
+
+
+def _origin(text: str) -> Section | None:
+    """Return the section that says how a run was made, of which only what other runs have in common is read as YAML; None for others."""
+    found = ORIGIN.fullmatch(text)
+    if found is None:
+        return None
+    head, listed, rest = found.groups()
+    others, overrides = _section(f"{head[:-1]} []\n{rest}"), [line[4:] for line in listed.splitlines()]
+    origin = cast("dict[object, object]", others.config["origin"]) | {"overrides": overrides}
+    return Section({"origin": origin}, others.settings | {"origin.overrides": overrides}, others.nodes + len(overrides))
 
 
 @lru_cache(maxsize=512)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numba import typeof, types
@@ -86,7 +86,6 @@ def kernel_module(name: str, made_of: Mapping[str, Sequence[Function]], build: C
 
 NEVER = 0
 """`Made.code` of a call that cannot be repeated: of a kernel that is not compiled, or that covered only some items."""
-_dtype = cache(as_dtype)
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class Call:
         self.code = self.address = 0
         """Addresses of the entry point and of the arguments; 0 before the kernel is compiled, and if it never is."""
         self._entry: Callable[[int, int, int, int], int] | None = None
-        self._kinds: list[Type] = []
+        self._kinds: Sequence[Type] = ()
         code = kernel.__code__  # type: ignore[attr-defined]  # a dispatcher of Numba has that of its function
         self.names: tuple[str, ...] = code.co_varnames[SPAN : code.co_argcount]
         """Those of the arguments."""
@@ -149,13 +148,12 @@ class Call:
     def compiled(self) -> bool:
         """Compile the kernel, or load it from the cache, if that can be done; return whether it is. Raises errors of Numba."""
         if not self._entry and is_jitted(self.kernel):
-            kernel: Dispatcher = self.kernel
-            kinds = signature(self.arguments)
-            self.code = entry_point(kernel, tuple(kinds))
-            self._kinds = kinds[SPAN:]
-            models = kernel.targetctx.data_model_manager
-            values = tuple(in_memory(kind, value) for kind, value in zip(self._kinds, self.arguments, strict=True))
-            self._record = np.array(values, _layout_of_all(models, tuple(self._kinds)))
+            form = self.kernel, *map(_form, self.arguments)
+            entry = _ENTRIES.get(form)
+            if entry is None:
+                entry = _ENTRIES[form] = _entry_of(self.kernel, tuple(signature(self.arguments)))
+            self.code, self._kinds, layout = entry
+            self._record = np.array(tuple(map(in_memory, self._kinds, self.arguments)), layout)
             self.address = self._record.ctypes.data
             arrays = (n for n, kind in enumerate(self._kinds) if isinstance(kind, types.Array))
             self._addresses = {self.names[n]: self._record[f"f{n}"]["data"] for n in arrays}
@@ -178,7 +176,7 @@ class Call:
             if number in self._numbers and self.arguments[number] == value:
                 continue
             if self._entry:
-                self._record[f"f{number}"] = in_memory(self._kinds[number], value)
+                _write(self._record, number, self._kinds[number], value, self.arguments[number])
             self.arguments[number] = value
 
     def move(self, **given: np.ndarray) -> None:
@@ -193,13 +191,27 @@ class Call:
             self._addresses[name][()] = array.__array_interface__["data"][0]
 
 
-@cache
-def entry_point(kernel: Dispatcher, kinds: tuple[Type, ...]) -> int:
-    """Return the address of the entry point of a kernel, a dispatcher of Numba, for arguments of these types."""
+class _Entry(NamedTuple):
+    """Where a kernel begins that is compiled for some types."""
+
+    code: int
+    """Address of the entry point."""
+    kinds: tuple[Type, ...]
+    """Types of the arguments, without `first`, `last` and `thread`."""
+    layout: np.dtype
+    """How they lie in memory."""
+
+
+_ENTRIES: dict[tuple[object, ...], _Entry] = {}
+"""A kernel and the forms of its arguments -> its entry: types of Numba compute their hashes in Python, forms do not."""
+
+
+def _entry_of(kernel: Dispatcher, kinds: tuple[Type, ...]) -> _Entry:
     kernel.compile(kinds)
     compiled = kernel.overloads[kinds]
     address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name)
-    return address
+    models = kernel.targetctx.data_model_manager
+    return _Entry(address, kinds[SPAN:], _struct([layout_of(models, kind) for kind in kinds[SPAN:]]))
 
 
 def check(status: int) -> None:
@@ -220,23 +232,30 @@ def layout_of(models: DataModelManager, kind: Type) -> np.dtype:
     return np.dtype(np.intp) if isinstance(kind, types.NoneType) else as_dtype(kind)
 
 
-@cache
-def _layout_of_all(models: DataModelManager, kinds: tuple[Type, ...]) -> np.dtype:
-    return _struct([layout_of(models, kind) for kind in kinds])
-
-
 def in_memory(kind: Type, value: Any) -> object:
     """Return the numbers of a value of a Numba type, in the layout of `layout_of`. Raises TypeError for an array that has another type."""
     if isinstance(kind, types.Array):
-        contiguous = kind.layout == "A" or (value.flags.c_contiguous if kind.layout == "C" else value.flags.f_contiguous)
-        if value.dtype != _dtype(kind.dtype) or value.ndim != kind.ndim or not contiguous:
-            raise TypeError(f"a kernel for {kind} got an array of {value.dtype} with shape {value.shape} and strides {value.strides}")
+        if _KINDS.get(_form(value)) is not kind:  # else it has this type, and need not be looked at
+            contiguous = kind.layout == "A" or (value.flags.c_contiguous if kind.layout == "C" else value.flags.f_contiguous)
+            if value.dtype != as_dtype(kind.dtype) or value.ndim != kind.ndim or not contiguous:
+                raise TypeError(f"a kernel for {kind} got an array of {value.dtype} with shape {value.shape} and strides {value.strides}")
         # Kernels count no references (`meminfo`) and hand no arrays to Python (`parent`). NumPy gives empty arrays any address.
         address = value.__array_interface__["data"][0] if value.size else 0
         return 0, 0, value.size, value.itemsize, address, value.shape, value.strides
     if isinstance(kind, types.BaseTuple):
-        return tuple(in_memory(each, part) for each, part in zip(kind, value, strict=True))
+        return tuple(map(in_memory, kind, value))
     return 0 if isinstance(kind, types.NoneType) else value
+
+
+def _write(record: np.ndarray, number: int, kind: Type, value: object, former: object) -> None:
+    """Write a value to field `number` of a record, of a tuple only what differs from `former`, which is there. Raises TypeError."""
+    if isinstance(kind, types.BaseTuple):
+        parts = record[f"f{number}"]
+        for n, (each, new, old) in enumerate(zip(kind, cast("tuple[object, ...]", value), cast("tuple[object, ...]", former), strict=True)):
+            if new is not old:
+                _write(parts, n, each, new, old)
+    else:
+        record[f"f{number}"] = in_memory(kind, value)
 
 
 def _struct(layouts: Sequence[np.dtype]) -> np.dtype:

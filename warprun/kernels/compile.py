@@ -34,6 +34,7 @@ from warprun.kernels.fingerprint import (
     closed_over,
     fingerprint,
     follow,
+    hash_of,
     is_jitted,
     is_library,
     settled,
@@ -315,6 +316,9 @@ def load_module(
     something has no hash, the module is compiled at every start, and a warning says so.
     """
     name = module_name(name)
+    made_of = name, source, build, hash_of(functions)
+    if made_of[-1] and (known := sys.modules.get(_loaded.get(made_of, ""))):
+        return known
     given = {global_name: build(function) for global_name, function in functions.items()}
     compiles = COMPILES and build in (kernel_function, merged_function)
     try:
@@ -326,6 +330,7 @@ def load_module(
         if compiles:
             notice(f"the kernels of {name} are compiled each time, not kept: {reason}")
     unique = f"warprun_kernels_{name}_{key}"
+    _loaded[made_of] = unique
     if keeps and (known := sys.modules.get(unique)):
         return known
     path = cache_root() / f"{name}-{key}" / f"{name}_kernels.py"
@@ -349,6 +354,10 @@ def load_module(
                 kernel._cache = numba.core.caching.NullCache()
     sys.modules[unique] = module
     return module
+
+
+_loaded: dict[tuple[object, ...], str] = {}
+"""What modules were made of -> their names: runs of a process share them, and functions are hashed sooner than built."""
 
 
 def _write_aside(path: Path, source: str) -> Path:

@@ -120,6 +120,10 @@ class Fingerprints:
     def _content(self, value: object) -> Content:
         """Return the content of `value`: equal for values that Numba compiles to the same code. Raises Unhashable."""
         kind = type(value)
+        if isinstance(value, FunctionType) and (known := _settled.get(value)) is not None:  # most of what a module of kernels is made of
+            return "function", known
+        if is_jitted(value):
+            return self._dispatcher(value)
         if value is None or value is Ellipsis or (isinstance(value, int | str | bytes) and kind in (bool, int, str, bytes)):
             return kind.__name__, value
         if isinstance(value, float | complex) and kind in (float, complex):
@@ -142,8 +146,6 @@ class Fingerprints:
             return "module", value.__name__
         if isinstance(value, numba.types.Number | numba.types.Boolean):
             return "Numba type", str(value)
-        if is_jitted(value):
-            return self._dispatcher(value)
         found = self._intrinsic(value) or self._library(value)
         if found is None:
             raise Unhashable(f"{_article(kind.__name__)}, which has no hash")
@@ -257,6 +259,14 @@ def _is_of_package(function: FunctionType) -> bool:
 def fingerprint(value: object) -> str:
     """Return the hash of a value, or of a dictionary of values, and of Numba's versions and settings. Raises Unhashable."""
     return _digest((_versions(), _settings(), Fingerprints().of(value))).hex()
+
+
+def hash_of(value: object) -> str | None:
+    """Return the `fingerprint` of a value; None if it has none."""
+    try:
+        return fingerprint(value)
+    except Unhashable:
+        return None
 
 
 @cache

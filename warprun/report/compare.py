@@ -149,8 +149,9 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
         for key in dict.fromkeys(key for each in settings for key in each):
             if NOT_COMPARED.fullmatch(key) or key in (*CHOICES.values(), *derived):
                 continue
-            written = {repr(each[key]) for each in settings if key in each}  # few of them differ, so the rest is done once for each
-            if len(written) > 1 and len({repr(_plain(each[key])) for each in settings if key in each}) > 1:
+            values = {id(each[key]): each[key] for each in settings if key in each}  # most are shared: the rest is done once for each
+            written = set(map(repr, values.values()))
+            if len(written) > 1 and len({repr(_plain(value)) for value in values.values()}) > 1:
                 differing.append(key)
     return list(dict.fromkeys(differing))
 

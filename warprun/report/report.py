@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from warprun.errors import UserError, counted, did_you_mean, printable
 from warprun.files import atomic, make_folder, write_atomic
-from warprun.report import events, figures, population, table
+from warprun.report import figures, population, table
 from warprun.report.compare import AXES, COLUMNS, Banded, Comparison, banded, compare, csv_rows
 from warprun.report.runs import LeftOut, Run, collect
 from warprun.report.style import MOST_LINES, WITHOUT_DATE, drawing, finish, styles
@@ -154,6 +154,8 @@ def report(asked: Asked) -> None:
         write_atomic(page, text.encode())
         console.print(str(page), soft_wrap=True)
     if asked.tensorboard:
+        from warprun.report import events  # imports TensorBoard
+
         console.sentence(f"event files for TensorBoard: {events.write_missing(runs):,} written; other runs had one")
 
 

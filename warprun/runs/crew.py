@@ -139,10 +139,11 @@ def continued(own: State, saved: Mapping[str, torch.Tensor], rank: int, size: in
     counters, so that it does not repeat its draws.
     """
     ranks = int(saved[RANKS]) if RANKS in saved else 1
-    of_rank_0 = {name: tensor for name, tensor in saved.items() if name.startswith(("agent/", "simulator/", "trajectory/"))}
+    # By their names: each access to a tensor reads the file.
+    of_rank_0 = {name: saved[name] for name in saved if name.startswith(("agent/", "simulator/", "trajectory/"))}
     prefix = f"rank/{rank}/"
     if ranks == size:
-        return of_rank_0 | {name.removeprefix(prefix): tensor for name, tensor in saved.items() if name.startswith(prefix)}, ranks
+        return of_rank_0 | {name.removeprefix(prefix): saved[name] for name in saved if name.startswith(prefix)}, ranks
     different = {name.split("/", 2)[2] for name in saved if name.startswith("rank/")}
     fits = {name for name, tensor in of_rank_0.items() if name in own and own[name].shape == tensor.shape}
     return {name: of_rank_0[name] for name in fits - different if name.startswith("agent/") or not of_rank_0[name].dim()}, ranks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
@@ -63,13 +62,13 @@ def read_rows(path: Path, wanted: Callable[[str], bool] = lambda tag: True) -> l
     """
     rows: list[dict[str, float]] = []
     values = 0
-    wanted = functools.cache(wanted)
+    names = _Names(wanted)
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise UserError(f"{printable(path)} is larger than {MAX_BYTES:,} bytes")
         # A part of a longer line is no row.
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b"")):
-            row = _row(line, wanted)
+            row = _row(line, names)
             values += len(row)
             if number >= MAX_LINES or values > MAX_VALUES:
                 raise UserError(f"{printable(path)} has more than {MAX_LINES:,} lines or {MAX_VALUES:,} numbers")
@@ -84,10 +83,22 @@ def last_rows(path: Path) -> Iterator[dict[str, float]]:
         lines = read_end(path, TAIL).splitlines()
     except (OSError, UserError):
         return
-    yield from filter(None, (_row(line, lambda tag: True) for line in reversed(lines)))
+    names = _Names(lambda tag: True)
+    yield from filter(None, (_row(line, names) for line in reversed(lines)))
 
 
-def _row(line: bytes, wanted: Callable[[str], bool]) -> dict[str, float]:
+class _Names(dict[str, str | None]):
+    """Tags -> the same text for all rows, or None if a tag is not wanted."""
+
+    def __init__(self, wanted: Callable[[str], bool]) -> None:
+        self._wanted = wanted
+
+    def __missing__(self, tag: str) -> str | None:
+        name = self[tag] = sys.intern(tag) if self._wanted(tag) else None
+        return name
+
+
+def _row(line: bytes, names: _Names) -> dict[str, float]:
     """Return the wanted values of a line; an empty dict if it is no row: an object of numbers, with env_steps and wall_s."""
     with suppress(ValueError, RecursionError):
         row = _DECODER.decode(line.decode())
@@ -95,7 +106,7 @@ def _row(line: bytes, wanted: Callable[[str], bool]) -> dict[str, float]:
             numbers = [*filter(None, row.values())]
             placed = all(row.get(tag) is not None and row[tag] >= 0 for tag in ("env_steps", "wall_s"))
             if placed and max(map(abs, numbers), default=0) <= MAX_NUMBER:
-                return {sys.intern(tag): math.nan if value is None else float(value) for tag, value in row.items() if wanted(tag)}
+                return {name: math.nan if value is None else float(value) for tag, value in row.items() if (name := names[tag])}
     return {}
 
 
