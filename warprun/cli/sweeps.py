@@ -312,6 +312,9 @@ def tune(arguments: Sequence[str]) -> int:
         _say_changed(board)
         try:
             studies.run(study, board, Running(launcher), settings.minutes or math.inf)
+        except KeyboardInterrupt:
+            print(f"continue: the same command with sweep_dir={typed(found.folder)}", flush=True)
+            raise
         finally:
             launcher.close()
             board.refresh()
