@@ -13,10 +13,11 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict, cast
 
 from warprun.errors import UserError, printable, shown
 from warprun.files import read_json, read_limited, refuse_links, write_atomic
@@ -40,6 +41,8 @@ MAX_SOURCE_BYTES = 32 << 20
 """Largest size of a file in a copy, which may be an extension module."""
 MAX_NAME = 200
 """Most characters of the name of a module."""
+_Nested: TypeAlias = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""A manifest, as far as `digests` reads it."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -105,6 +108,15 @@ class Copy:
     def hashes(self) -> dict[str, str]:
         """Return the SHA-256 of each module's file."""
         return {name: file["sha256"] for name, file in self.files.items()}
+
+    def changed(self, place: Path) -> list[str]:
+        """Return the paths of files that have other contents in the folder `place` than here; without those that are missing there."""
+        changed = []
+        for known in self.files.values():
+            with suppress(FileNotFoundError, UserError):
+                if hashlib.sha256(read_limited(place / known["file"], MAX_SOURCE_BYTES)).hexdigest() != known["sha256"]:
+                    changed.append(known["file"])
+        return changed
 
     def sources(self) -> Sources:
         """Read the files. Raises UserError if one was altered.
@@ -190,20 +202,20 @@ def network_in_run(run: Path, key: str, value: str) -> str:
     place, _, name = value.rpartition(":")
     if not place.endswith(".py"):
         return value
-    copy = _networks(run / NETWORKS).get(place)
+    copy = networks(run / NETWORKS).get(place)
     if copy is None:
         raise UserError(f"{printable(run)} has no copy of {printable(place)}, its {key}")
     return f"{copy.folder}:{name}"
 
 
 def _network(folder: Path) -> Copy:
-    for copy in _networks(folder.parent).values():
+    for copy in networks(folder.parent).values():
         if copy.folder.name == folder.name:
             return copy
     raise UserError(f"{printable(folder.parent / MANIFEST)} does not list {printable(folder.name)}")
 
 
-def _networks(folder: Path) -> dict[str, Copy]:
+def networks(folder: Path) -> dict[str, Copy]:
     """Return the copies in the folder `networks` of a run, by the file that the setting names. Raises UserError."""
     path, copies = folder / MANIFEST, {}
     types: dict[str, type | tuple[type, ...]] = {"folder": str, "entry": str, "place": str, "files": dict}
@@ -218,6 +230,23 @@ def _networks(folder: Path) -> dict[str, Copy]:
     except ValueError as error:
         raise UserError(f"cannot read {printable(path)}: {printable(error)}") from None
     return copies
+
+
+def digests(run: Path) -> dict[tuple[str, str], str]:
+    """Return the SHA-256 of what the user wrote and a run was trained with: (file, "") and (table, options of the environment) -> digest.
+
+    Without those of a manifest that is missing or damaged.
+    """
+    found: dict[tuple[str, str], str] = {}
+    with suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+        about = cast(_Nested, read_json(run / ENVIRONMENT / MANIFEST))
+        found |= {(str(file["file"]), ""): str(file["sha256"]) for file in about["files"].values()}
+        options = json.dumps([about["options"], about["time_limit"]], sort_keys=True)
+        found |= {(f"table {name}", options): str(table["sha256"]) for name, table in about["tables"].items()}
+    with suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+        copies = cast(Mapping[str, _Nested], read_json(run / NETWORKS / MANIFEST)).values()
+        found |= {(str(file["file"]), ""): str(file["sha256"]) for copy in copies for file in copy["files"].values()}
+    return found
 
 
 def write_manifest(folder: Path, content: Mapping[str, object]) -> None:

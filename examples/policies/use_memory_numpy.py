@@ -1,9 +1,18 @@
 """Compute the output of a policy with memory from `policy.npz` in NumPy: the program of docs/policies.md."""
 
+import math
+
 import numpy as np
 
 p = np.load("policy.npz")
-activations = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "silu": lambda x: x / (1 + np.exp(-x)), "linear": lambda x: x}
+activations = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "linear": lambda x: x,
+}
 
 
 def sigmoid(x):

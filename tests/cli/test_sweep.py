@@ -1,5 +1,6 @@
 """Many runs from one command: what is planned, refused, skipped and repeated, and what its user sees."""
 
+import hashlib
 import json
 import os
 import signal
@@ -46,12 +47,36 @@ def test_finished_jobs_are_skipped_failed_ones_repeated_and_new_ones_added(fake,
     assert "3 of 4 jobs failed" in told.err and "1 of 4 jobs finished, 3 failed" in told.out
     assert attempts(fake / "s") == [1, 1, 1, 0]
     assert cli.run(["-m", "seed=0,1,2,3,5", "sweep_dir=s"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:3] for line in lines if ": seed=" in line] == ["2/5", "3/5", "4/5", "5/5"]
     assert attempts(fake / "s") == [1, 2, 2, 0, 1]
     assert cli.run(["-m", "sweep_dir=s"]) == 1
     assert attempts(fake / "s") == [1, 3, 3, 0, 1]
     capsys.readouterr()
     assert cli.run(["status", "s"]) == 1
     assert "2 of 5 jobs finished, 3 failed" in capsys.readouterr().out
+
+
+def test_files_that_have_changed_since_jobs_began_are_named(fake, capsys):
+    assert cli.run(["-m", "seed=0,1,5", "sweep_dir=s"]) == 1
+    Path("pump.py").write_text("new")
+    Path("net.py").write_text("old")
+    for job in plan.read(Path("s")).jobs:  # that of seed 1 has failed, and begins anew
+        for folder, name in ((job.run / "environment", "pump"), (job.run / "networks", "net")):
+            folder.mkdir()
+            files = {name: {"file": f"{name}.py", "sha256": hashlib.sha256(b"old").hexdigest()}}
+            copy = {"entry": name, "place": str(fake), "files": files}
+            more = {"module": "./pump.py", "version": None, "working_folder": str(fake), "options": {}, "time_limit": None, "tables": {}}
+            about = copy | more if name == "pump" else {"./net.py:Net": copy | {"folder": "0"}}
+            (folder / "manifest.json").write_text(json.dumps(about))
+    capsys.readouterr()
+    assert cli.run(["-m", "seed=0,1,5,6", "sweep_dir=s"]) == 1
+    told = capsys.readouterr().out
+    assert "./pump.py has changed since 2 jobs began, which keep their copies; other jobs get it as it is now\n" in told
+    assert "net.py" not in told
+    Path("net.py").write_text("new")
+    assert cli.run(["-m", "seed=0,1,5,6,7", "sweep_dir=s"]) == 1
+    assert "\nnet.py has changed since 2 jobs began, " in capsys.readouterr().out
 
 
 def test_another_command_over_the_same_folder_is_refused(fake, capsys, refusal):

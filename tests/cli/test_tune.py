@@ -47,6 +47,15 @@ def test_a_study_continues_and_takes_no_other_space(fake, capsys, refusal):
     assert {path: path.read_bytes() for path in fake.rglob("*") if path.is_file()} == files
 
 
+def test_an_interrupted_study_says_how_to_continue(fake, capsys, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "run", interrupted)
+    assert cli.run(["tune", *SEARCH, "trials=3", "sweep_dir=s"]) == 130
+    assert "continue: the same command with sweep_dir=s\n" in capsys.readouterr().out
+
+
 def test_a_failed_trial_does_not_stop_the_others(fake, capsys):
     assert cli.run(["tune", "seed=1,2,5", "env=cartpole", "trials=6", "sweep_dir=s", "tune.seed=1"]) == 0
     told = capsys.readouterr()

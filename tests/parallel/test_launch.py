@@ -229,10 +229,10 @@ def test_a_mistake_is_one_line(
     ("ranks", "arguments", "said"),
     [
         (3, "concurrency=async concurrency.processes=4 agent.gama=1", "unknown key 'agent.gama'; did you mean 'agent.gamma'?"),
-        (3, "", "3 processes were started, and concurrency=single is one"),
+        (3, "", "3 processes were started, and concurrency=single is one: write concurrency=sync, seed, async or rma"),
         (2, "concurrency=ddp", "concurrency=ddp needs no mpiexec: add concurrency.processes=2 instead"),
         (2, "-m concurrency=async seed=1,2", "-m: a sweep is one process, and 2 were started"),
-        (3, "concurrency=async concurrency.processes=4", "concurrency.processes=4, and 3 processes were started"),
+        (3, "concurrency=async concurrency.processes=4", "has started 3: leave it out, or continue a run with concurrency.processes=null"),
         (5, "concurrency=sync concurrency.learners=2", "3 actors cannot be shared out evenly to 2 learners; 2 or 4 actors can"),
         (3, f"{GROUPS} concurrency=async", "and concurrency.ranks_per_env=2 or more"),
         (4, f"{GROUPS} concurrency=async concurrency.ranks_per_env=2", "4 processes do not fit; with learners=1 start 3 or 5"),
@@ -255,7 +255,7 @@ def test_a_mistake_of_several_ranks_is_one_line(ranks: int, arguments: str, said
     [
         ("concurrency.processes=4", "concurrency.processes=4, and torchrun has started 2: leave it out"),
         ("agent=dqn agent.batch_size=1 total_steps=1e5", "the share of rank 1 of 2 processes is too small: agent.batch_size=0"),
-        ("concurrency=single", "2 processes were started, and concurrency=single is one: write concurrency=ddp"),
+        ("concurrency=single", "2 processes were started, and concurrency=single is one: write concurrency=ddp\n"),
         ("concurrency=async", "concurrency=async is not started with torchrun"),
     ],
 )

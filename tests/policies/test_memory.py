@@ -13,6 +13,7 @@ from tests.policies.runs import SHORT, by_onnx, by_torch
 from warprun.cli.main import run
 from warprun.config.schema import from_dict
 from warprun.errors import UserError
+from warprun.learning.networks import ACTIVATIONS
 from warprun.policies.export import export
 from warprun.policies.policy import Policy
 from warprun.runs import checkpoint, rundir
@@ -136,6 +137,16 @@ def by_numpy(file: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     exec(source.replace('"policy.npz"', repr(str(file))), program)
     output, after = program["step"](inputs["obs"], inputs["carry"])
     return {"policy_output": output, "next_carry": after}
+
+
+def test_the_program_in_numpy_has_all_activations(tmp_path: Path) -> None:
+    np.savez(tmp_path / "policy.npz")
+    source = (ROOT / "examples" / "policies" / "use_memory_numpy.py").read_text().rpartition("\nprint(")[0]
+    program: dict[str, dict[str, Callable[[np.ndarray], np.ndarray]]] = {}
+    exec(source.replace('"policy.npz"', repr(str(tmp_path / "policy.npz"))), program)
+    x = np.linspace(-3.0, 3.0, 13, dtype=np.float32)
+    for name, activation in ACTIVATIONS.items():
+        np.testing.assert_allclose(program["activations"][name](x), activation()(torch.from_numpy(x)), atol=1e-6)
 
 
 @pytest.mark.by_default(3)

@@ -99,6 +99,36 @@ def test_single_runs_and_unfinished_ones(without_figures: None, capsys: Captured
     assert f"replaces the report of {datetime.fromtimestamp(1e9):%Y-%m-%d %H:%M} in report; out=FOLDER keeps it\n" in told
 
 
+def test_versions_of_a_file_or_of_a_table_are_named(without_figures: None, capsys: Captured) -> None:
+    def written(run: str, version: str, options: str = "", table: str = "old", network: str = "old") -> None:
+        folder = made(Path("runs", run), [1.0, 2.0])
+        for name, about in {
+            "environment": {
+                "files": {"pump": {"file": "pump.py", "sha256": version}},
+                "tables": {"heat": {"sha256": table}},
+                "options": {"data": options},
+                "time_limit": None,
+            },
+            "networks": {"net": {"files": {"net": {"file": "net.py", "sha256": network}}}},
+        }.items():
+            (folder / name).mkdir()
+            (folder / name / "manifest.json").write_text(json.dumps(about))
+
+    written("a", "old")
+    written("b", "old", options="another file", table="new")  # a table of other options may be another one
+    made(Path("runs/c"), [1.0])
+    Path("runs/c/environment").mkdir()
+    Path("runs/c/environment/manifest.json").write_text("[]")
+    assert cli.run(["report", "runs"]) == 0
+    assert "versions" not in capsys.readouterr().out
+    written("d", "new", table="new", network="new")
+    assert cli.run(["report", "runs"]) == 0
+    told = capsys.readouterr().out
+    assert "runs of cartpole have 2 versions of pump.py: 2 as runs/a, 1 as runs/d\n" in told
+    assert "runs of cartpole have 2 versions of table heat: 1 as runs/a, 1 as runs/d\n" in told
+    assert "versions of net.py: 2 as runs/a, 1 as runs/d\n" in told and "pump.py" in Path("report/report.md").read_text()
+
+
 def test_names_of_others_are_escaped_and_the_group_of_returns_is_named(without_figures: None, capsys: Captured) -> None:
     for n, module in enumerate(("<script>alert(1)</script>", "a|b$x_{$")):
         run = made(Path("runs", str(n)), [1.0, 2.0], settings={"agent.module": module})

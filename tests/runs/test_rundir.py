@@ -52,6 +52,11 @@ def test_latest_is_the_run_that_started_last(tmp_path):
         folder.mkdir()
     with pytest.raises(UserError, match="no run in"):
         rundir.latest(tmp_path)
+    for place in ("sweeps/first", "second"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "plan.json").touch()
+        with pytest.raises(UserError, match=f"no run in .*; name one of a sweep, such as those in {tmp_path / place}$"):
+            rundir.latest(tmp_path)
     started = rundir.now()
     rundir.write_status(new, {"state": "running", "started": rundir.now()})
     rundir.write_status(old, {"state": "finished", "started": started})

@@ -58,6 +58,7 @@ def sweep(overrides: Sequence[str]) -> int:
                 return finish(board)
             print("nothing is left to do")
             return DONE
+        _say_changed(board)
         if launcher is None:
             launcher = _pool(launch, given, configs, found, todo, len(todo))
         else:
@@ -125,6 +126,14 @@ def _settle(board: Board) -> None:
     while "running" in board.counts and time.monotonic() < end:
         time.sleep(0.1)
         board.refresh()
+
+
+def _say_changed(board: Board) -> None:
+    """Print which files of the user have changed since jobs began: these and others are not comparable."""
+    keeping = [job for job, state in zip(board.plan.jobs, board.states, strict=True) if state.keeps_copies]
+    for file, number in plan.outdated(keeping).items():
+        begun = f"{printable(file)} has changed since {counted(number, 'job')} began"
+        print(f"{begun}, which keep their copies; other jobs get it as it is now", flush=True)
 
 
 def _devices(found: Plan) -> set[str]:
@@ -300,8 +309,12 @@ def tune(arguments: Sequence[str]) -> int:
         else:
             launchers.require_ended(found, launch.trust)
         print(f"{printable(found.folder, 1000)}: {work}, {launcher.describe()}", flush=True)
+        _say_changed(board)
         try:
             studies.run(study, board, Running(launcher), settings.minutes or math.inf)
+        except KeyboardInterrupt:
+            print(f"continue: the same command with sweep_dir={typed(found.folder)}", flush=True)
+            raise
         finally:
             launcher.close()
             board.refresh()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from warprun.config.external import External, check_arguments, first_argument
 from warprun.errors import ContractError, UserError, shown
+from warprun.kernels import waiting
 from warprun.simulation.batch import MASK, BatchClass
 from warprun.simulation.external.recipe import METHODS_OF_STATE, Closes, told, unpaired
 from warprun.simulation.simulator import Simulator
@@ -77,7 +78,8 @@ def batched_environment(made: type, chosen: External, limit: int | None, name: s
     known = (made, title, repr(arguments), limit, chosen.channels, chosen.mask)
     if known not in _known:
         try:
-            _known[known] = _examined(title, made, arguments, limit, chosen)
+            with waiting.on("making", title):
+                _known[known] = _examined(title, made, arguments, limit, chosen)
         except ContractError as error:
             raise UserError(f"environment {module}: {error}") from error
         except UserError:

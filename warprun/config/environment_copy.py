@@ -35,7 +35,7 @@ from warprun.config.registry import NONE, Defined, define
 from warprun.environment import Environment
 from warprun.errors import MOST_PRINTED, UserError, one_line, printable
 from warprun.files import BROKEN, read_array, read_json, read_limited, write_atomic
-from warprun.run_folder import ENVIRONMENT, MANIFEST, MAX_NAME, MAX_SOURCE_BYTES, SHA256, Copy, fields, is_path, require, write_manifest
+from warprun.run_folder import ENVIRONMENT, MANIFEST, MAX_NAME, SHA256, Copy, fields, is_path, require, write_manifest
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.user_code import ISOLATED, errors_of_user
 
@@ -174,7 +174,7 @@ class EnvironmentCopy:
     def make_tables(self, environment: Environment, options: Mapping[str, object], time_limit: int | None) -> Tables:
         """Return the tables of `environment`. If its files and options are those of the run, the copies in the run folder are used."""
         assert environment.tables
-        same = self._is_as_made(options, time_limit) and (self.is_file or not self._changed_files())
+        same = self._is_as_made(options, time_limit) and (self.is_file or not self.changed_files())
         copies = self._table_copies() if same else {}
         try:
             made = cast(Tables, environment.make_tables())
@@ -195,7 +195,7 @@ class EnvironmentCopy:
         """Return a line for each difference between the current files and tables, with these settings, and those of the run; it says which
         are used."""
         lines = []
-        changed = self._changed_files()
+        changed = self.changed_files()
         if changed:
             has = f"{', '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed since the run"
             if self.is_file:
@@ -227,7 +227,7 @@ class EnvironmentCopy:
             if name not in now or any(about[key] != now[name][key] for key in ("dtype", "shape", "sha256"))
         ]
 
-    def _changed_files(self) -> list[str]:
+    def changed_files(self) -> list[str]:
         """Return the paths of the environment's files that now differ from those of the run, without missing files."""
         then = self.copy.hashes()
         if self.copy.place is None:
@@ -236,15 +236,7 @@ class EnvironmentCopy:
         given = Path(self.module).parent
         # If the run folder comes from another machine, look where a new run would find the file.
         place = next((place for place in (Path(self.copy.place), given) if os.path.isdir(place)), given)
-        changed = []
-        for known in self.copy.files.values():
-            try:
-                content = read_limited(place / known["file"], MAX_SOURCE_BYTES)
-            except (FileNotFoundError, UserError):
-                continue
-            if hashlib.sha256(content).hexdigest() != known["sha256"]:
-                changed.append(os.path.join(os.path.dirname(self.module), known["file"]))
-        return changed
+        return [os.path.join(os.path.dirname(self.module), name) for name in self.copy.changed(place)]
 
     def _resolved(self, loaded: ModuleType, options: Mapping[str, object]) -> dict[str, object]:
         """Return the options, with absolute paths for files that were given relative to the working folder of the run."""

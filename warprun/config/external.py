@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, NamedTuple, cast
 
 from warprun.errors import ContractError, OtherRankError, UserError, nearest
+from warprun.kernels import waiting
 from warprun.processes import started
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 from warprun.simulation.external.registered import Registered, check_id, import_gymnasium, time_limit
@@ -149,7 +150,8 @@ def _examined(what: str, title: str, recipe: Recipe, limit: int | None, chosen: 
 
     look = partial(examine, title, recipe, limit, timeout_s=chosen.timeout_s, masks=chosen.mask, channels=chosen.channels)
     try:
-        return examine_together(title, recipe, chosen.parallel.learners, look) if recipe.ranks > 1 else look()
+        with waiting.on("making and first reset", title):
+            return examine_together(title, recipe, chosen.parallel.learners, look) if recipe.ranks > 1 else look()
     except ContractError as error:
         raise UserError(f"{what}: {error}") from error
     except (UserError, OtherRankError):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from warprun.runs.crew import Crew
 
 T = TypeVar("T")
+MODES = {"torchrun": "ddp", "mpiexec": "sync, seed, async or rma"}
+"""Starter -> the modes that it starts; srun starts all."""
 RANK_0_SPEAKS_S = 3.0
 """Time that rank 0 has to say what is wrong, before another rank does."""
 
@@ -116,10 +118,14 @@ def _crew(config: Config) -> DdpCrew | ActorsCrew | None:
     if isinstance(concurrency, DdpConfig):
         return _learners(config, concurrency)
     if size > 1:
-        raise UserError(
-            f"{size} processes were started, and concurrency={concurrency.name} is one: write concurrency=ddp, or async or sync"
-        )
+        modes = MODES.get(starter(), "ddp, sync, seed, async or rma")
+        raise UserError(f"{size} processes were started, and concurrency={concurrency.name} is one: write concurrency={modes}")
     return None
+
+
+def _other_number(concurrency: DdpConfig | SyncConfig, size: int) -> UserError:
+    given = f"concurrency.processes={concurrency.processes}, and {starter()} has started {size}"
+    return UserError(f"{given}: leave it out, or continue a run with concurrency.processes=null")
 
 
 # Data-parallel learners ---------------------------------------------------------------------------------------------
@@ -138,10 +144,7 @@ def _learners(config: Config, concurrency: DdpConfig) -> DdpCrew | None:
     if concurrency.processes not in (None, size):
         if not starter() or size == 1:
             raise UserError("concurrency.processes: only the command line starts processes; leave it out")
-        raise UserError(
-            f"concurrency.processes={concurrency.processes}, and {starter()} has started {size}: leave it out, or"
-            " continue a run with concurrency.processes=null"
-        )
+        raise _other_number(concurrency, size)
     if size == 1 and not starter() and concurrency.processes is None:
         raise UserError("concurrency=ddp needs several processes: add concurrency.processes=2, or start them with srun or torchrun")
     if size > config.n_envs:
@@ -204,7 +207,7 @@ def _learners_with_actors(config: Config, concurrency: SyncConfig) -> ActorsCrew
             " `mpiexec -n 4 warprun ...`"
         )
     if concurrency.processes not in (None, size):
-        raise UserError(f"concurrency.processes={concurrency.processes}, and {size} processes were started: leave it out")
+        raise _other_number(concurrency, size)
     from warprun.parallel import world
     from warprun.parallel.launch import layout
 

@@ -191,6 +191,7 @@ def _notes(runs: Sequence[Run], comparison: Comparison, found: Sequence[Line]) -
         )
     if comparison.averaged:
         notes.append(f"averaged like seeds, although they differ: {', '.join(comparison.averaged)}")
+    notes += _versions(runs)
     for threshold in dict.fromkeys(line.reached.threshold for line in found if line.reached):
         alike = [line for line in found if line.reached and line.reached.threshold == threshold]
         if not any(line.reached and line.reached.runs for line in alike):
@@ -209,6 +210,21 @@ def _notes(runs: Sequence[Run], comparison: Comparison, found: Sequence[Line]) -
             " IQM; settings.csv has all, and by= averages over some"
         )
     return notes
+
+
+def _versions(runs: Sequence[Run]) -> list[str]:
+    """Return a line for each file and table of which runs of one environment have several versions."""
+    of: dict[tuple[str, str, str], dict[str, list[Run]]] = {}
+    for run in runs:
+        for (name, options), digest in run.sources.items():
+            of.setdefault((run.env, name, options), {}).setdefault(digest, []).append(run)
+    notes = []
+    for (env, name, _), versions in of.items():
+        if len(versions) > 1:
+            several = ", ".join(f"{len(own):,} as {printable(own[0].folder)}" for own in list(versions.values())[:MOST_NAMED])
+            notes.append(f"runs of {printable(env)} have {len(versions):,} versions of {printable(name)}: {several}")
+    rest = len(notes) - MOST_NAMED
+    return [*notes[:MOST_NAMED], *([f"and {rest:,} more files or tables have several versions"] if rest > 0 else [])]
 
 
 def _short(left_out: Sequence[LeftOut]) -> list[str]:

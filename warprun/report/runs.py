@@ -18,7 +18,7 @@ import numpy as np
 
 from warprun.errors import UserError, printable
 from warprun.report.statistics import Array
-from warprun.run_folder import CONFIG, JOBS, LOCK, PLAN, VERSIONS
+from warprun.run_folder import CONFIG, JOBS, LOCK, PLAN, VERSIONS, digests
 from warprun.runs import rundir
 from warprun.runs.records.jsonl import JsonLines, read_rows
 
@@ -51,6 +51,8 @@ class Run:
     """Environment steps per second: the median over the records after the first, which contains compilation. NaN without such."""
     measures: Mapping[str, float] = field(default_factory=dict)
     """The last value of each metric that was asked for and that the run has."""
+    sources: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """What the user wrote, as `run_folder.digests` returns it."""
 
     def curve(self, returns: str) -> Curve:
         """Return the curve of a return: eval or train."""
@@ -142,7 +144,7 @@ def _read(folder: Path, unfinished: bool, measures: Sequence[str]) -> Run:
     last = {tag: found[-1] for tag in measures if (found := [row[tag] for row in rows if math.isfinite(row.get(tag, math.nan))])}
     rows = [row | {"wall_s": max(0.0, row["wall_s"] - began_s)} for row in rows]
     curves = _curve(rows, f"eval/{name}"), _curve(rows, f"train/{name}")
-    return Run(folder, settings, state, *curves, name.rpartition("/")[0], throughput, last)
+    return Run(folder, settings, state, *curves, name.rpartition("/")[0], throughput, last, digests(folder))
 
 
 def _is_read(tag: str) -> bool:

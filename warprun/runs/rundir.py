@@ -40,7 +40,7 @@ from warprun.config import reading
 from warprun.errors import UserError, one_line, printable, program, typed
 from warprun.files import make_folder, read_json, remove_empty, write_atomic
 from warprun.processes import usable_cores
-from warprun.run_folder import CONFIG, LOCK, STATUS, VERSIONS, folder_name, is_free
+from warprun.run_folder import CONFIG, LOCK, PLAN, STATUS, VERSIONS, folder_name, is_free
 
 STATES = ("running", "finished", "solved", "failed", "interrupted")
 """States of a run in status.json."""
@@ -187,7 +187,10 @@ def latest(root: Path) -> Path:
         except ValueError:
             broken.append(printable(folder.name))
     if not started:
-        raise UserError(f"no run in {root}" + (f"; status.json is damaged in {', '.join(broken[:3])}" if broken else ""))
+        sweep = next((plan.parent for pattern in (f"*/{PLAN}", f"sweeps/*/{PLAN}") for plan in root.glob(pattern)), None)
+        more = f"; status.json is damaged in {', '.join(broken[:3])}" if broken else ""
+        of_sweep = f"; name one of a sweep, such as those in {printable(sweep)}" if sweep else ""
+        raise UserError(f"no run in {root}{more}{of_sweep}")
     return max(started, key=lambda folder: started[folder])
 
 

@@ -22,16 +22,19 @@ import os
 import re
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from warprun.config import environment_copy
 from warprun.config.registry import config_dir
 from warprun.errors import UserError, one_line, printable, program, shown, typed
 from warprun.files import make_folder, read_json, read_limited, remove_empty, to_disk, write_atomic
-from warprun.run_folder import JOBS, PLAN, folder_name
+from warprun.run_folder import ENVIRONMENT, JOBS, NETWORKS, PLAN, folder_name, networks
 from warprun.runs.rundir import Held
 from warprun.runs.sealing import is_own_plan, plan_seal
 
@@ -159,6 +162,18 @@ def _parse(folder: Path, found: Any) -> Plan:
     if not all(re.fullmatch(rf"{job.number:04}([^\d\0][^\0]*)?", job.run.name) and job.run.parent == folder for job in jobs):
         raise ValueError("another folder")
     return Plan(folder, Path(found["working_folder"]), jobs, search, found.get("seal", ""), configs)
+
+
+def outdated(jobs: Sequence[Job]) -> dict[str, int]:
+    """Return the user's files that have changed since runs of `jobs` began, which keep copies -> the number of these runs."""
+    found: list[str] = []
+    for job in jobs:
+        with suppress(UserError, OSError):
+            copy = environment_copy.find(str(job.run / ENVIRONMENT))
+            found += copy.changed_files() if copy and copy.is_file else []
+            for network in networks(job.run / NETWORKS).values():
+                found += network.changed(Path(network.place or ""))
+    return Counter(found)
 
 
 def is_sweep(folder: Path) -> bool:

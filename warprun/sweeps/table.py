@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -46,6 +46,11 @@ class Board:
         for job in self.plan.jobs if jobs is None else jobs:
             if not self.states[job.number].is_done:
                 self.states[job.number] = state_of(job)
+
+    def wait(self, jobs: Sequence[Job]) -> None:
+        """Show jobs that begin, or begin again, as waiting."""
+        for job in jobs:
+            self.states[job.number] = replace(self.states[job.number], state=WAITING, error="")
 
     def begun(self, job: Job) -> None:
         """Show a job that begins, or begins again, with the settings that the plan has now."""
@@ -176,6 +181,11 @@ class State:
     def is_done(self) -> bool:
         """Whether there is nothing left to do."""
         return self.state in rundir.ENDED
+
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether the run has begun, and goes on with its copies of the user's files if it is not done; one that failed begins anew."""
+        return self.state not in (WAITING, "failed")
 
     @property
     def left_s(self) -> float | None:

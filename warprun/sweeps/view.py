@@ -80,6 +80,7 @@ def rows_of(console: PlainConsole) -> int:
 def run(board: Board, jobs: Sequence[Job], running: Running) -> None:
     """Train jobs until all have ended. After a signal all running ones save a checkpoint; then KeyboardInterrupt is raised."""
     waiting, stopped = deque(jobs), False
+    board.wait(jobs)
     with View(board).open() as view, signals.flagged(), signals.requests.deferred():
         while waiting or running.jobs:
             number = signals.requests.number

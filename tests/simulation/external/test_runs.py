@@ -14,6 +14,7 @@ from tests.simulation.external.simulators import act, environment, simulator
 from tests.written import add_environment
 from warprun.cli import main as cli
 from warprun.errors import UserError
+from warprun.kernels import waiting
 from warprun.runs import checkpoint
 
 QUIET = ["device=cpu", "log.live=false", "log.tensorboard=false", "concurrency.workers=2"]
@@ -207,6 +208,19 @@ MAKERS = {
         "import gymnasium\ndef environment(): return gymnasium.wrappers.FrameStackObservation(gymnasium.make('CartPole-v1'), 4)"
     ),
 }
+
+
+@pytest.mark.parametrize(("argument", "told"), [("", "making and first reset of late: 0 s"), (", n_envs", "making of late: 0 s")])
+def test_an_environment_that_takes_long_to_begin_is_waited_for_with_a_line(
+    folder: Path, argument: str, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_LINE_S", 0.0)
+    made = f"def __init__(self{argument}):\n        import time\n        time.sleep(0.5)\n        raise ValueError('no licence')"
+    (folder / "late.py").write_text(f"{SOURCE}\n\nclass Late(Walk):\n    {made}\n\nenvironment = Late\n")
+    with pytest.raises(UserError, match="no licence"):
+        environment(module="late.py")
+    assert told in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("made", MAKERS)
