@@ -11,9 +11,9 @@ from tests.simulation.batches import Walkers
 from tests.simulation.external.clock import Walk
 from warprun.config import environments
 from warprun.config.compose import compose, compose_environment, note_on_files, note_on_tuned
-from warprun.config.environments import environment_config, environment_names
+from warprun.config.environments import environment_config
 from warprun.config.external import External
-from warprun.config.registry import kind_of
+from warprun.config.registry import kind_of, options
 from warprun.envs import cartpole
 from warprun.errors import UserError
 from warprun.simulation.external.registered import Registered
@@ -28,7 +28,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", environment_names())
+@pytest.mark.parametrize("name", options("env"))
 def test_the_files_of_warprun(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     composed = compose_environment(name)
     monkeypatch.setattr("warprun.config.compose.compose_environment", lambda name: pytest.fail("Hydra composed it"))

@@ -12,14 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from warprun.config.own_files import read_yaml
 from warprun.config.reading import texts
-from warprun.config.registry import files_of, options
+from warprun.config.registry import files_of
 from warprun.config.schema import EnvConfig
 from warprun.errors import typed
-
-
-def environment_names() -> list[str]:
-    """Return the names of all environments."""
-    return options("env")
 
 
 def environment_config(name: str) -> EnvConfig:
