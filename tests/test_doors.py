@@ -11,13 +11,13 @@ from tests.parallel.ranks import start
 from tests.selection import few
 from tests.words import words
 from warprun.cli import main as cli
-from warprun.config.environments import environment_names
+from warprun.config.registry import options
 from warprun.errors import UserError
 from warprun.interop.registration import IDS
 
 FIRST = "cartpole"
 MISSING = [library for library in ("gymnax", "brax", "jumanji") if not find_spec(library)]
-NAMES = [FIRST, *(name for name in environment_names() if name not in (FIRST, *MISSING))]
+NAMES = [FIRST, *(name for name in options("env") if name not in (FIRST, *MISSING))]
 SHORT = ["env.time_limit=8"]
 BY_NAME = ["env.id=CartPole-v1"]
 SETTINGS = {

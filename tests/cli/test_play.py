@@ -10,7 +10,7 @@ import pytest
 
 import warprun
 from tests.playing.plays import SMALL, rows
-from tests.written import add_environment
+from tests.written import add_environment, environment_of_one_number
 from warprun.cli.main import run
 from warprun.config import environment_copy
 from warprun.config.registry import import_environment
@@ -20,40 +20,14 @@ from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import CPU
 
-DRIFT = """
-from typing import NamedTuple
-
-from warprun.environment import Box, Discrete, float32, single_agent
-
-
-class State(NamedTuple):
-    x: float32
-
-
-def reset():
-    return State(0.0)
-
-
-def step(s, action):
-    x = s.x + (0.1 if action == 1 else -0.1)
-    return State(x), x, False
-
-
-def observe(s):
-    return (s.x,)
-
-
-environment = single_agent(state=State, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=6)
-
-
+DRIFT = environment_of_one_number("State(s.x + (0.1 if action == 1 else -0.1)), s.x, False", limit=6)
+DRIFT += """
 def draw(axes, state):
     from palette import COLOR
 
     axes.plot(state.x, 0.0, "o", color=COLOR)
     axes.set(xlim=(-1, 1))
 """
-
-
 PIXELS = """
 import numpy as np
 from gymnasium.spaces import Box, Discrete

@@ -21,20 +21,12 @@ from warprun.errors import UserError
 from warprun.sweeps.launch import SlurmConfig, compose_launch
 
 TANKS = """
-import numpy as np
-from gymnasium.spaces import Box, Discrete
+from tests.simulation.external.odd import Plain
 
-class environment:
-    observation_space, action_space = Box(-1.0, 1.0, (2,), np.float32), Discrete(2)
 
+class environment(Plain):
     def __init__(self, **given):
         pass
-
-    def reset(self, seed=None):
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        return np.zeros(2, np.float32), 0.0, False, False, {}
 """
 
 

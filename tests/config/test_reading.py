@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from warprun.config import reading
 from warprun.errors import UserError
@@ -44,6 +45,19 @@ def test_a_config_is_what_yaml_takes_its_text_for(text: str, tmp_path: Path) -> 
         assert reading.read_settings(file) == dict(reading.flat_items(wanted))
 
 
+OF_OMEGACONF = """
+numbers: {a: 1e-3, b: 1.0e-05, c: 3, d: -2.5, e: 1_000, f: .5, g: .inf, h: 0x10, i: 010, j: 1:30}
+words: {a: 2026-01-02, b: yes, c: 'on', d: null, e: ~, f: "1e-3", g: tag:x, 3: three}
+lists: [[], [1, 2.0, text], {}]
+"""
+
+
+def test_saved_values_are_those_of_omegaconf(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(OF_OMEGACONF)
+    assert repr(reading.read_config(file)) == repr(OmegaConf.to_container(OmegaConf.load(file)))
+
+
 def test_what_one_reader_changes_no_other_sees(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(WHOLE)
@@ -58,6 +72,9 @@ def test_what_one_reader_changes_no_other_sees(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("a: 1\na: 2\n", "line 1: a key is there twice"),
+        ("a:\n  b: 1\n  b: 1\n", "line 2: a key is there twice"),
+        ("", "it holds no config"),
+        ("- 1\n", "it holds no config"),
         ("a: 1\nb: &x [1]\nc: *x\n", "line 2: anchors"),
         ("a: 1\nb: !!python/name:os.system\n", "line 2: tags"),
         ("a: 1\nb: [1\n", "while parsing"),

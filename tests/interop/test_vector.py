@@ -15,9 +15,10 @@ from gymnasium.vector import AutoresetMode
 import warprun
 from tests.environments import clockwork
 from tests.simulation.rollouts import make
-from warprun.config.environments import environment_config, environment_names
+from tests.written import environment_of_one_number
+from warprun.config.environments import environment_config
 from warprun.config.external import BY_ID
-from warprun.config.registry import import_environment
+from warprun.config.registry import import_environment, options
 from warprun.config.schema import load_environment
 from warprun.environment import Environment
 from warprun.errors import UserError
@@ -251,36 +252,7 @@ def test_environments_refuse_to_be_copied():
             copy.deepcopy(made)
 
 
-MASKED = """
-from typing import NamedTuple
-
-from warprun.environment import Box, Discrete, int32, single_agent
-
-
-class State(NamedTuple):
-    last: int32
-
-
-def reset():
-    return State(0)
-
-
-def step(s, action):
-    return State(action), 1.0, action == 2
-
-
-def observe(s):
-    return (s.last,)
-
-
-def mask(s, k):
-    return k != s.last
-
-
-environment = single_agent(
-    state=State, observation=Box(1), action=Discrete(3), reset=reset, step=step, observe=observe, mask=mask, time_limit=9
-)
-"""
+MASKED = environment_of_one_number("State(action), 1.0, action == 2", kind="int32", choices=3, more="mask=lambda s, k: k != s.x")
 
 
 def test_masks_are_in_infos(tmp_path):
@@ -311,7 +283,7 @@ def test_masks_are_in_infos(tmp_path):
 
 def test_every_shipped_environment_of_one_actor_is_registered():
     alone = []
-    for name in environment_names():
+    for name in options("env"):
         if environment_config(name).module in BY_ID:
             continue  # stands for all environments of a library
         environment, _ = load_environment(environment_config(name))
@@ -349,25 +321,12 @@ def test_an_episode_ends_with_its_final_observation_and_waits_for_reset():
     assert (env.reset()[0] != obs).all()
 
 
-TABLED = """
-from typing import NamedTuple
-import numpy as np
-from warprun.environment import Box, Discrete, float32, single_agent
-
-class State(NamedTuple):
-    x: float32
-
-class Tables(NamedTuple):
-    numbers: np.ndarray
-
-def step(s, action, tables):
-    return State(float32(tables.numbers[action])), 0.0, False
-
-environment = single_agent(
-    state=State, observation=Box(1), action=Discrete(3), reset=lambda: State(0.0), step=step, observe=lambda s: (s.x,), time_limit=9,
-    tables=lambda whole: Tables(np.array([4, 5, 6], np.int32 if whole else np.float32)), options={"whole": True},
+TABLED = environment_of_one_number(
+    "State(float32(tables.numbers[action])), 0.0, False",
+    takes="action, tables",
+    choices=3,
+    more='tables=lambda whole: Tables(np.array([4, 5, 6], np.int32 if whole else np.float32)), options={"whole": True},',
 )
-"""
 
 
 def test_an_option_can_change_the_type_of_a_table(tmp_path):

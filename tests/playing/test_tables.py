@@ -9,21 +9,17 @@ import pytest
 from scipy import stats
 
 import warprun
-from tests.compiled import compiled
 from tests.environments.pinball import SPEC
 from tests.playing import counted
 from tests.playing.plays import MARKET, PINBALL, SMALL, made, numbers, of_tests, play_random, rows
 from tests.simulation.external import misbehaving
 from warprun.errors import TrainingFailed
-from warprun.kernels.sampling import to_bounds
 from warprun.playing.episodes import RandomPolicy, episodes_of
 from warprun.playing.play import Order, play
 from warprun.runs import checkpoint
 from warprun.runs.build import set_up
 from warprun.runs.evaluation import evaluate_run
 from warprun.runs.opening import load_checkpoint, open_run, trained_agent
-from warprun.simulation.units import in_environment_units
-from warprun.spec import Box
 
 FIELDS = ("state.x", "state.x_dot", "state.theta", "state.theta_dot")
 
@@ -90,19 +86,6 @@ def test_the_table_has_the_numbers_of_the_arrays(tmp_path: Path) -> None:
     )
     ends = [row for row in producers if row["terminated"] == "1" or row["truncated"] == "1"]
     assert len(ends) == 3 * 5
-
-
-def test_actions_are_those_that_the_environment_gets() -> None:
-    box = Box(4, (-2.0, 0.0, -np.inf, -0.5), (2.0, 0.3, np.inf, np.inf))
-    given = np.random.default_rng(0).normal(scale=2.0, size=(1000, 4)).astype(np.float32)
-    found = in_environment_units(box, given)
-    assert found.dtype == np.float32
-    inner = compiled(to_bounds)
-    for n, (low, high) in enumerate(box.bounds()[:2]):
-        expected = [inner(x, np.float32(low), np.float32(high)) for x in given[:, n]]
-        np.testing.assert_array_equal(found[:, n], np.array(expected, np.float32))
-    np.testing.assert_array_equal(found[:, 2], given[:, 2])
-    np.testing.assert_array_equal(found[:, 3], np.maximum(given[:, 3], np.float32(-0.5)))
 
 
 @pytest.mark.parametrize(("multi", "first", "second"), [("false", {10, 11, 12}, None), ("true", {5, 6}, {-1, 0, 1})])

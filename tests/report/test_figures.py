@@ -73,7 +73,7 @@ def _shown(folder: Path, case: str, monkeypatch: pytest.MonkeyPatch, look: Calla
             look(Path(file.name).name.partition(".")[0], figure)
 
     monkeypatch.setattr(Figure, "savefig", savefig)
-    report(Asked((Path("runs"),), log_x=log_x))
+    report([Path("runs")], Asked(log_x=log_x))
 
 
 def _texts(figure: Figure) -> Iterator[Text]:

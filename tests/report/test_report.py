@@ -219,7 +219,7 @@ def test_a_page_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     make(LONG, noise=5.0)
     made(Path("runs", "a-folder-with-a-long-name" * 5), [1.0], state="failed")
-    report(Asked((Path("runs"),)))
+    report([Path("runs")], Asked())
     text = Path("report/report.html").read_text()
     frames = (f'<iframe id="{width}" width={width} height=900 onload="look(this)" srcdoc="{escape(text)}"></iframe>' for width in WIDTHS)
     Path("measure.html").write_text(f"<!doctype html>{MEASURE}{''.join(frames)}")

@@ -12,6 +12,7 @@ import pytest
 from tests.environments.broken import SOUND
 from tests.selection import few
 from tests.simulation.rollouts import CASES, RandomPolicies, engine_of, make
+from tests.written import environment_of_one_number
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
 from warprun.simulation import comparison, trial
@@ -61,31 +62,10 @@ def test_episodes_are_the_same(name):
                     np.testing.assert_allclose(group.final_obs[slot, n], each.final.observation[name], case.tolerance, case.tolerance)
 
 
-MODULE = """\
-import math
-from typing import NamedTuple
-from warprun.environment import Box, Discrete, float32, single_agent
-from warprun.random import uniform
-
-class State(NamedTuple):
-    x: float32
-
-def reset(rng):
-    return State(uniform(rng, 0, 0.25, 0.75))
-
-def step(s):
-    x = {next}
-    return State(x), {reward}, False
-
-environment = single_agent(
-    state=State, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=lambda s: (s.x,), time_limit=50
-)
-"""
-
-
-def engine(tmp_path, **lines: str) -> KernelEngine:
-    file = tmp_path / "mine.py"
-    file.write_text(MODULE.format(**({"next": "s.x", "reward": "1.0"} | lines)))
+def engine(tmp_path, next: str = "s.x", reward: str = "1.0") -> KernelEngine:
+    """Return an engine of an environment with one number, and what it becomes and brings in a step."""
+    file, reset = tmp_path / "mine.py", "lambda rng: State(uniform(rng, 0, 0.25, 0.75))"
+    file.write_text(environment_of_one_number(f"State({next}), {reward}, False", reset=reset, limit=50))
     return make(import_environment(str(file))[0], "mine", n_envs=70, horizon=8, compares=True)
 
 

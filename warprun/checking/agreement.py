@@ -21,7 +21,7 @@ from warprun.checking.rolls import masks_of, put
 from warprun.checking.watch import Watch
 from warprun.environment import Environment
 from warprun.errors import UserError, one_line
-from warprun.simulation.comparison import TOLERANCE, sources
+from warprun.simulation.comparison import first_unlike, results, sources
 from warprun.simulation.kernel_engine import KernelEngine
 from warprun.simulation.plain import OfSeededRun, PlainEnvironment, Rows, varied
 from warprun.simulation.trial import Explorer, raised_in
@@ -159,14 +159,10 @@ def stepped_plainly(played: Sequence[PlainEnvironment], at: Rows) -> Rows:
         for group in each.environment.groups:
             for f in group.fields:
                 each.put(group, f, at[f"{group.name}.state.{f.name}"][n])
-        taken.append(each.step({group.name: at[f"{group.name}.action"][n] for group in each.environment.groups}))
-    found = {"terminated": np.array([one.terminated for one in taken]), "truncated": np.array([one.truncated for one in taken])}
+        taken.append(results(each.step({group.name: at[f"{group.name}.action"][n] for group in each.environment.groups})))
+    found = {name: np.stack([one[name] for one in taken]) for name in taken[0]}
     for group in played[0].environment.groups:
         found |= {f"{group.name}.state.{f.name}": np.stack([each.field(group, f) for each in played]) for f in group.fields}
-        found[f"{group.name}.reward"] = np.stack([one.reward[group.name] for one in taken])
-        found[f"{group.name}.observation"] = np.stack([one.seen.observation[group.name] for one in taken])
-        if group.mask:
-            found[f"{group.name}.mask"] = np.stack([one.seen.mask[group.name] for one in taken])
     return found
 
 
@@ -209,22 +205,13 @@ class Differences:
         """Compare the outcomes of one step. After an end that differs, the rest differs, too."""
         self.steps += 1
         for name, one in expected.items():
-            at = _first_difference(one, found[name])
+            other = found[name].astype(one.dtype)
+            at = first_unlike(one, other)
             if at is not None:
                 self.counts[name] = self.counts.get(name, 0) + 1
-                self.examples.setdefault(name, f"{_shown(one[at])} and {_shown(found[name][at])}")
+                self.examples.setdefault(name, f"{_shown(one[at])} and {_shown(other[at])}")
                 if name in ("terminated", "truncated"):
                     return
-
-
-def _first_difference(one: np.ndarray, other: np.ndarray) -> tuple[int, ...] | None:
-    if one.dtype.kind == "f":
-        with np.errstate(all="ignore"):
-            same = np.isclose(other, one, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
-    else:
-        same = one == other
-    wrong = np.argwhere(~same)
-    return tuple(int(n) for n in wrong[0]) if len(wrong) else None
 
 
 def _shown(value: np.generic) -> str:

@@ -36,9 +36,9 @@ from warprun.runs.build import Setup, set_up
 from warprun.simulation import allocation as store
 from warprun.simulation import trajectory
 from warprun.simulation.arrays import ArrayPlan
-from warprun.simulation.codegen.program import Program, write
 from warprun.simulation.codegen.targets import target_for
-from warprun.simulation.kernel_module import compiler_options, draw_scalars, single_precision, typed
+from warprun.simulation.kernel_module import draw_scalars, make
+from warprun.simulation.plain import OfRun
 
 CAPABILITY = (8, 0)
 """Compute capability of the GPU that PTX is compiled for."""
@@ -74,26 +74,17 @@ def main(found: Path, overrides: Sequence[str]) -> None:
     )
 
 
-def _module(
-    setup: Setup, environment: Environment, kind: str, options: Mapping[str, object]
-) -> tuple[ModuleType, Program, list[types.Type]]:
-    """Return the kernel module for a device kind, its program, and the types of the arguments of its kernels."""
-    vary = tuple(setup.config.env.randomize)
-    plan = ArrayPlan(environment, target_for(environment, kind), 2, 2, vary)
-    program = write(plan)
-    module = kernels.load_module(setup.config.env.name, program.source, {**program.functions, **options})
-    scalars: dict[str, object] = {"n_envs": 2, **draw_scalars(0)}
-    if environment.params._fields:  # type: ignore[attr-defined]
-        scalars["p"] = typed(parameters(environment, setup.config.env))
-    if setup.tables is not None:
-        scalars["tables"] = typed(setup.tables._make(map(single_precision, setup.tables)))
-    if environment.time_limit:
-        scalars["time_limit"] = np.int32(environment.time_limit)
+def _module(setup: Setup, environment: Environment, kind: str, options: Mapping[str, object]) -> tuple[ModuleType, list[types.Type]]:
+    """Return the kernel module for a device kind, and the types of the arguments of its kernels."""
+    env = setup.config.env
+    plan = ArrayPlan(environment, target_for(environment, kind), 2, 2, tuple(env.randomize))
+    of_run: OfRun = {"params": parameters(environment, env), "tables": setup.tables, "vary": env.randomize}
+    built = make(plan, env.name, kind, options=options, **of_run)
     cpu = torch.device("cpu")
+    scalars = {"n_envs": 2, **draw_scalars(0), **built.values}
     values = store.kernel_values(store.allocate(plan, cpu, {}), trajectory.allocate(environment.spec, 2, 2, cpu), scalars)
     host = ({n: v.numpy() if isinstance(v, torch.Tensor) else v for n, v in given.items()} for given in values.values())
-    given = [typeof(getattr(module, name)(**named)) for name, named in zip(values, host, strict=True)]
-    return module, program, given
+    return built.module, [typeof(getattr(built.module, name)(**named)) for name, named in zip(values, host, strict=True)]
 
 
 # CPU ----------------------------------------------------------------------------------------------------------------------------------
@@ -103,7 +94,7 @@ def _for_cpu(setup: Setup, environment: Environment) -> tuple[dict[str, str], bo
     """Return the loops that are no vectors, whether float64 is left in the code, and the lines that compute float64 before optimisation."""
     lines_of_loops = {"debug": True, "_dbg_optnone": False, "_dbg_extend_lifetimes": False}
     options = {"BOUND": kernels.BOUND_KERNELS | lines_of_loops, "INLINED": kernels.TILES | lines_of_loops}
-    module, program, given = _module(setup, environment, "cpu", options)
+    module, given = _module(setup, environment, "cpu", options)
     with warnings.catch_warnings(), remarks() as said:
         warnings.simplefilter("ignore")
         codes = []
@@ -113,7 +104,7 @@ def _for_cpu(setup: Setup, environment: Environment) -> tuple[dict[str, str], bo
             tile.compile(signature)
             codes.append(tile.inspect_llvm(signature))
     doubles = any(re.search(r"= (?:\w+ )*f(?:add|sub|mul|div|pext|cmp)\b[^\n]*\bdouble\b|llvm\.\w+\.f64", code) for code in codes)
-    return loops_without_vectors(program.source, said[0]), doubles, _float64(module)
+    return loops_without_vectors(module.__recipe__.source, said[0]), doubles, _float64(module)
 
 
 @contextmanager
@@ -201,7 +192,7 @@ def _for_cuda(setup: Setup, environment: Environment) -> tuple[dict[str, list[st
 
     # numba-cuda asks the GPU for its capability even if the caller gives one.
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=CAPABILITY)
-    module, _, given = _module(setup, environment, "cuda", compiler_options("cuda") | {"CACHE": False})
+    module, given = _module(setup, environment, "cuda", {"CACHE": False})
     found = {}
     for kernel in SLOW_KERNELS:
         with warnings.catch_warnings():

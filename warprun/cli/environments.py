@@ -16,9 +16,9 @@ from warprun.checking.processes import Helper
 from warprun.cli.loading import import_torch
 from warprun.cli.process import DONE, FAILED, Outcome
 from warprun.cli.settings import read_settings, whole_number, with_convolutions
-from warprun.config.environments import environment_config, environment_names
+from warprun.config.environments import environment_config
 from warprun.config.external import BY_ID
-from warprun.config.registry import import_environment, is_shipped
+from warprun.config.registry import import_environment, is_shipped, options
 from warprun.config.schema import Config, EnvConfig, load_environment
 from warprun.environment import Environment
 from warprun.errors import MOST_PRINTED, NotInstalledError, UserError, check_one_of, nearest, printable, program
@@ -45,7 +45,7 @@ def _print_environments() -> list[str]:
     parameters: dict[str, Sequence[str]] = {}
     broken: dict[str, str] = {}
     missing_extras: dict[str, str] = {}
-    for name in environment_names():
+    for name in options("env"):
         try:
             row, parameters[name] = _row(environment_config(name))
             table.add_row(*row)
@@ -98,7 +98,7 @@ def check(arguments: Sequence[str]) -> int:
     overrides = [argument for argument in arguments if not argument.startswith("out=")]
     if not any(override.startswith(("env=", "experiment=")) for override in overrides):
         named = next((override for override in overrides if "=" not in override), "")
-        such = f": write `{program()} check env={named}`" if named in environment_names() else ", such as `warprun check env=cartpole`"
+        such = f": write `{program()} check env={named}`" if named in options("env") else ", such as `warprun check env=cartpole`"
         raise UserError(f"check needs the name of an environment{such}")
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         raise UserError("check compares compiled kernels with plain Python; unset NUMBA_DISABLE_JIT")
@@ -236,7 +236,7 @@ def data(arguments: Sequence[str]) -> int:
     """Fetch the data that an environment needs, and print where it is. Raises UserError."""
     if len(arguments) != 1:
         raise UserError("data takes the name of one environment, such as `warprun data covid`")
-    names = environment_names()
+    names = options("env")
     if arguments[0] not in names:
         raise UserError(f"unknown environment {arguments[0]!r}{nearest(arguments[0], names)} (there are: {', '.join(names)})")
     _, module = import_environment(environment_config(arguments[0]).module)

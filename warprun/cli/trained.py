@@ -211,64 +211,22 @@ def _print(played: Sequence[Played], order: Order) -> None:
         print(f"{printable(path, MOST_PRINTED)}  {path.stat().st_size:,} bytes")
 
 
-@dataclass
-class _ReportSettings:
-    """The settings of `warprun report`."""
-
-    by: str = ""
-    """Settings to compare, with commas between them; empty: those that differ between the runs."""
-    threshold: float = math.nan
-    """The return to reach; NaN: env.solved_at."""
-    returns: str = "auto"
-    """eval, train or auto: evaluations if all runs have some."""
-    unfinished: bool = False
-    """Also use runs that have not reached their end."""
-    log_x: bool = False
-    tensorboard: bool = False
-    """Also write the event files of runs that have none."""
-    columns: str = ""
-    """Columns of the table, with commas between them: names of warprun.report.compare.COLUMNS, and metrics; empty: all of the former."""
-    into: str = ""
-    """PAGE.md:MARK: a page that shows the table, too, from <!-- MARK --> to <!-- end -->."""
-    out: str = "report"
-
-
 def report(arguments: Sequence[str]) -> int:
     """Report the runs that `arguments` name. Raises UserError."""
-    settings = _ReportSettings()
+    from warprun.report import report as reporting
+
+    settings = reporting.Asked()
     places = read_settings("report", settings, arguments)
     if not places:
         raise UserError("report needs run folders or folders of runs, such as `warprun report outputs`")
     check_one_of("returns", settings.returns, ("auto", "eval", "train"))
-    given = any(argument.startswith("threshold=") for argument in arguments)
-    if given and not math.isfinite(settings.threshold):
+    if any(argument.startswith("threshold=") for argument in arguments) and not math.isfinite(settings.threshold):
         raise UserError(f"threshold={settings.threshold} must be a finite number")
-    by = _names(settings.by)
-    if any(argument.startswith("by=") for argument in arguments) and not by:
+    if any(argument.startswith("by=") for argument in arguments) and not reporting.names(settings.by):
         raise UserError("by= needs names of settings, such as by=agent,n_envs")
     page, _, mark = settings.into.rpartition(":")
     if settings.into and not (page and mark):
         raise UserError(f"into={settings.into}: it must be a page and a mark in it, such as into=results.md:returns")
     with uncollected():  # the records of thousands of runs are no garbage
-        from warprun.report import report as reporting
-
-        reporting.report(
-            reporting.Asked(
-                places=tuple(map(Path, places)),
-                by=by or None,
-                threshold=settings.threshold if given else None,
-                returns=None if settings.returns == "auto" else settings.returns,
-                unfinished=settings.unfinished,
-                log_x=settings.log_x,
-                tensorboard=settings.tensorboard,
-                columns=_names(settings.columns),
-                into=(Path(page), mark) if page else None,
-                out=Path(settings.out),
-            )
-        )
+        reporting.report(tuple(map(Path, places)), settings)
     return DONE
-
-
-def _names(given: str) -> tuple[str, ...]:
-    """Return the names in a list with commas, each once."""
-    return tuple(dict.fromkeys(filter(None, given.strip("[]").replace(" ", "").split(","))))

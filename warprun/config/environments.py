@@ -12,14 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from warprun.config.own_files import read_yaml
 from warprun.config.reading import texts
-from warprun.config.registry import file_of, options
+from warprun.config.registry import files_of
 from warprun.config.schema import EnvConfig
 from warprun.errors import typed
-
-
-def environment_names() -> list[str]:
-    """Return the names of all environments."""
-    return options("env")
 
 
 def environment_config(name: str) -> EnvConfig:
@@ -39,10 +34,10 @@ def _schema() -> DictConfig:
 
 def _read(name: str) -> EnvConfig | None:
     """Return the config of a file that holds nothing but keys of an environment; None for others and for mistakes, which Hydra explains."""
-    file = file_of("env", name)
-    if file is None:
+    files = files_of("env", name)
+    if not files:
         return None
-    text, content = read_yaml(file, typed(file), "env")
+    text, content = read_yaml(files[0], typed(files[0]), "env")
     refers = any("${" in value for _, value in texts(OmegaConf.to_container(content, resolve=False)))
     if "defaults" in content or "@package" in text or refers:
         return None

@@ -90,32 +90,28 @@ def folders_of(*packages: str) -> list[Path]:
 
 def options(group: str) -> list[str]:
     """Return the names that a config group can be set to."""
-    folders = [*own_folders(), *folders_of(*conf_packages())]
-    return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml") if path.is_file()})
+    return sorted({path.stem for folder in _folders() for path in (folder / group).glob("*.yaml") if path.is_file()})
 
 
-def file_of(group: str, name: str) -> Path | None:
-    """Return the file of `group=name`: that of the first folder that has one."""
-    places = (folder / group / f"{name}.yaml" for folder in [*own_folders(), *folders_of(*conf_packages())])
-    return next((place for place in places if place.is_file()), None)
+def files_of(group: str, name: str) -> list[Path]:
+    """Return the files of `group=name` as they are looked up: the first one counts, and warprun's own is the last."""
+    return [file for folder in _folders() if (file := folder / group / f"{name}.yaml").is_file()]
 
 
 def is_shipped(group: str, name: str) -> bool:
     """Return whether the file of `group=name` is warprun's own, and not one in ./conf or of another installed package."""
-    return not any((folder / group / f"{name}.yaml").is_file() for folder in _other_folders())
+    return all(file.parents[1] in folders_of(CONF) for file in files_of(group, name))
 
 
 def replacing(choices: Mapping[str, str]) -> list[Path]:
     """Return the files that stand in the place of warprun's own, of all `group=name` in `choices`."""
-    files = [Path(group, f"{name}.yaml") for group, name in choices.items()]
-    shipped = [file for file in files if any((folder / file).is_file() for folder in folders_of(CONF))]
-    found = [[folder / file for folder in _other_folders() if (folder / file).is_file()] for file in shipped]
-    return [places[0] for places in found if places]
+    found = [files_of(group, name) for group, name in choices.items()]
+    return [first for first, *others in filter(None, found) if others and others[-1].parents[1] in folders_of(CONF)]
 
 
-def _other_folders() -> list[Path]:
-    """Return the folders with config groups of the user and of installed packages, but not warprun's own, as they are looked up."""
-    return [*own_folders(), *folders_of(*(package for package in conf_packages() if package != CONF))]
+def _folders() -> list[Path]:
+    """Return all folders with config groups as they are looked up: those of the user, of installed packages, and warprun's own."""
+    return [*own_folders(), *folders_of(*conf_packages())]
 
 
 def is_of_warprun(module: str) -> bool:

@@ -228,23 +228,20 @@ def _return_type(function: KernelFunction, values: list[object]) -> types.Type:
             compiled.compile(signature)
     except NumbaError as error:
         raise explain(error, [function]) from error
-    except TypeError as error:  # from Numba, for a NamedTuple with too few or too many values
-        raise UserError(f"{source_line(function)} does not compile: {_cause_of_type_error(error)}") from error
-    except AssertionError as error:  # from Numba, without a message, for fields left out between others
-        message = f"{source_line(function)} does not compile: give every NamedTuple all its fields, defaults are not filled in"
-        raise UserError(message) from error
     except UserError:
         raise
     except Exception as error:  # Numba and LLVM raise any kind for code that they do not know
-        raise UserError(f"{source_line(function)} does not compile: {one_line(error)}") from error
+        raise UserError(f"{source_line(function)} does not compile: {_cause(error)}") from error
     return compiled.overloads[signature].signature.return_type
 
 
-def _cause_of_type_error(error: TypeError) -> str:
-    text = " ".join(str(error).split())
-    if "invalid type in Constant" in text:  # Numba fails to fuse operations on arrays with constants of a NumPy type
+def _cause(error: Exception) -> str:
+    if isinstance(error, AssertionError):  # without a message, for fields left out between others
+        return "give every NamedTuple all its fields, defaults are not filled in"
+    if "invalid type in Constant" in str(error):  # Numba fails to fuse operations on arrays with constants of a NumPy type
         return "kernels cannot compute with whole arrays; loop over the elements"
-    return readable(text)
+    # A TypeError is for a NamedTuple with too few or too many values.
+    return readable(" ".join(str(error).split())) if isinstance(error, TypeError) else one_line(error)
 
 
 def _check_step(group: Group, function: KernelFunction, found: types.Type) -> None:

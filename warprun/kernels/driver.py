@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
 
-from warprun.errors import UserError, nearest, shown
+from warprun.errors import UserError, nearest, one_line, printable, shown
 from warprun.processes import on_this_machine, share_of_cores, starter
 
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -280,7 +280,7 @@ def launch_problem() -> str | None:
             except Misfit as misfit:
                 return str(misfit)
             except Exception as error:  # each library raises classes of its own, and AttributeError if versions do not fit
-                return f"{what}: {_line(error)}; {advice}"
+                return f"{what}: {printable(one_line(error), MOST_OF_ERROR)}; {advice}"
     return None
 
 
@@ -391,9 +391,3 @@ def _launch() -> None:
     found = tensor[0].item()
     if found != 1.0:
         raise Misfit(f"the GPU computes 0 + 1 = {found}; `nvidia-smi` and the system's log say more")
-
-
-def _line(error: Exception) -> str:
-    """Return an error of a library as one line."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= MOST_OF_ERROR else f"{text[:MOST_OF_ERROR]}..."

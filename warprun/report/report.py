@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -91,26 +92,31 @@ MOST_NAMED = 5
 HEADER = ("grid", "iqm", "low", "high")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
-    """The runs, settings and files of a report."""
+    """The settings of `warprun report`, as they are typed."""
 
-    places: tuple[Path, ...]
-    by: tuple[str, ...] | None = None
-    """Settings to compare; None: those that differ."""
-    threshold: float | None = None
-    """The return to reach; None: env.solved_at."""
-    returns: str | None = None
-    """The return that counts, eval or train; None: eval if all runs have evaluations, else train."""
+    by: str = ""
+    """Settings to compare, with commas between them; empty: those that differ between the runs."""
+    threshold: float = math.nan
+    """The return to reach; NaN: env.solved_at."""
+    returns: str = "auto"
+    """eval, train or auto: evaluations if all runs have some."""
     unfinished: bool = False
+    """Also use runs that have not reached their end."""
     log_x: bool = False
     tensorboard: bool = False
-    """Write the event files of runs that have none."""
-    columns: tuple[str, ...] = ()
-    """Columns of the table: names of COLUMNS, and metrics; empty: all of the former."""
-    into: tuple[Path, str] | None = None
-    """A Markdown page, and the mark below which it shows the table, too."""
-    out: Path = Path("report")
+    """Also write the event files of runs that have none."""
+    columns: str = ""
+    """Columns of the table, with commas between them: names of COLUMNS, and metrics; empty: all of the former."""
+    into: str = ""
+    """PAGE.md:MARK: a page that shows the table, too, from <!-- MARK --> to <!-- end -->."""
+    out: str = "report"
+
+
+def names(given: str) -> tuple[str, ...]:
+    """Return the names in a list with commas, each once."""
+    return tuple(dict.fromkeys(filter(None, given.strip("[]").replace(" ", "").split(","))))
 
 
 class Compared(NamedTuple):
@@ -120,23 +126,25 @@ class Compared(NamedTuple):
     lines: Sequence[Line]
 
 
-def report(asked: Asked) -> None:
-    """Print the table and write all files. Raises UserError if there is no run to report, and OSError."""
-    metrics = [name for name in asked.columns if name not in COLUMNS]
-    runs, left_out = collect(asked.places, asked.unfinished, metrics)
-    where = ", ".join(printable(place) for place in asked.places)
+def report(places: Sequence[Path], asked: Asked) -> None:
+    """Print the table of the runs in some places and write all files. Raises UserError if there is no run to report, and OSError."""
+    columns, out = names(asked.columns), Path(asked.out)
+    metrics = [name for name in columns if name not in COLUMNS]
+    runs, left_out = collect(places, asked.unfinished, metrics)
+    where = ", ".join(printable(place) for place in places)
     if not runs:
         why = f": {printable(left_out[0].folder)}: {left_out[0].why}" if left_out else "; a run is a folder with a config.yaml"
         raise UserError(f"no run to report in {where}{why}")
     for name in metrics:
         if not any(name in run.measures for run in runs):
             raise UserError(f"columns={name}: no run records this metric; {did_you_mean(name, COLUMNS)}")
-    comparison = replace(compare(runs, asked.by, asked.threshold, asked.returns), columns=asked.columns)
+    threshold, returns = None if math.isnan(asked.threshold) else asked.threshold, None if asked.returns == "auto" else asked.returns
+    comparison = replace(compare(runs, names(asked.by) or None, threshold, returns), columns=columns)
     if not comparison.settings:
         raise UserError(f"no run in {where} has a record of the {asked.returns} return")
     _page_with(asked.into, "")  # a mistake is told before the work
     try:
-        make_folder(asked.out)
+        make_folder(out)
     except OSError as error:
         raise UserError(f"out={asked.out}: {error.strerror}") from None
     found = lines(comparison)
@@ -146,9 +154,9 @@ def report(asked: Asked) -> None:
     console = table_console()
     console.print(table.terminal(*shown))
     notes = _notes(runs, comparison, found)
-    for note in [*notes, *_short(left_out), *_replaced(asked.out)]:
+    for note in [*notes, *_short(left_out), *_replaced(out)]:
         console.sentence(note)
-    for path in _write(asked, whole, shown, [*notes, *map(_line_of, left_out)]):
+    for path in _write(out, asked.log_x, whole, shown, [*notes, *map(_line_of, left_out)]):
         console.print(str(path), soft_wrap=True)
     for page, text in _page_with(asked.into, table.markdown(*shown)).items():
         write_atomic(page, text.encode())
@@ -159,11 +167,12 @@ def report(asked: Asked) -> None:
         console.sentence(f"event files for TensorBoard: {events.write_missing(runs):,} written; other runs had one")
 
 
-def _page_with(into: tuple[Path, str] | None, text: str) -> dict[Path, str]:
+def _page_with(into: str, text: str) -> dict[Path, str]:
     """Return a page, and what it is with a text between its marks; nothing without a page. Raises UserError."""
-    if into is None:
+    if not into:
         return {}
-    page, mark = into
+    name, _, mark = into.rpartition(":")
+    page = Path(name)
     try:
         return {page: table.replaced(page.read_text(), mark, text)}
     except (OSError, UnicodeDecodeError) as error:
@@ -236,17 +245,17 @@ def _line_of(left_out: LeftOut) -> str:
     return printable(f"left out: {left_out.folder}: {left_out.why}")
 
 
-def _write(asked: Asked, whole: Compared, shown: Compared, notes: list[str]) -> list[Path]:
+def _write(out: Path, log_x: bool, whole: Compared, shown: Compared, notes: list[str]) -> list[Path]:
     """Write all files; return the paths of the main ones. Tables as CSV have all settings, the others those that are shown."""
-    out, (comparison, found) = asked.out, shown
-    bands = {axis: banded(comparison, axis, asked.log_x) for axis in AXES}
+    comparison, found = shown
+    bands = {axis: banded(comparison, axis, log_x) for axis in AXES}
     table.write_settings(out / "settings.csv", *whole)
     table.write_runs(out / "runs.csv", whole.comparison)
     rows = [row for axis in AXES for row in csv_rows(bands[axis], axis)]
     table.write_csv(out / "curves.csv", ["env", *comparison.by, "axis", *HEADER], rows)
     drawn: list[tuple[Path, str]] = []
     if find_spec("matplotlib"):
-        drawn = _draw(asked, whole, shown, bands)
+        drawn = _draw(out, log_x, whole, shown, bands)
     else:
         notes.append("no figures: pip install matplotlib")
         print(notes[-1])
@@ -254,13 +263,12 @@ def _write(asked: Asked, whole: Compared, shown: Compared, notes: list[str]) -> 
     images = (f"![{alternative(caption)}]({path.stem}.png)\n\n{caption}" for path, caption in drawn)
     body = [f"# {title}", table.markdown(comparison, found), *notes, *images]
     write_atomic(out / "report.md", ("\n\n".join(body) + "\n").encode())
-    names = table.headings(comparison, found)
-    html = page(title, names, 1 + len(comparison.by), table.rows(comparison, found), drawn, notes)
+    html = page(title, table.headings(comparison, found), 1 + len(comparison.by), table.rows(comparison, found), drawn, notes)
     write_atomic(out / "report.html", html.encode())
     return [out / "report.html", out / "report.md"]
 
 
-def _draw(asked: Asked, whole: Compared, shown: Compared, bands: dict[str, list[Banded]]) -> list[tuple[Path, str]]:
+def _draw(out: Path, log_x: bool, whole: Compared, shown: Compared, bands: dict[str, list[Banded]]) -> list[tuple[Path, str]]:
     """Write every figure as PNG and SVG; return the SVG files with their captions. Figures of an earlier report are replaced."""
     comparison, found = shown
     look = styles(comparison)
@@ -271,14 +279,14 @@ def _draw(asked: Asked, whole: Compared, shown: Compared, bands: dict[str, list[
             "heatmap": population.heatmap(*whole),
             "response": population.response(*whole),
             "members": population.members(*whole),
-            "learning": figures.learning(comparison, bands, look, asked.log_x),
+            "learning": figures.learning(comparison, bands, look, log_x),
             "scores": figures.scores(comparison, found, look),
             "throughput": figures.throughput(comparison, look),
             "profiles": figures.profiles(comparison, look),
             "improvement": figures.improvement(comparison, look),
         }
         for name, figure in made.items():
-            path = asked.out / f"{name}.svg"
+            path = out / f"{name}.svg"
             if figure is None:
                 path.unlink(missing_ok=True)
                 path.with_suffix(".png").unlink(missing_ok=True)

@@ -90,7 +90,7 @@ class Comparison:
         if not actions:
             self._refuse(number, _first_difference(_seen(played.reset()), _numbers(taken, -1, number)))
         actions.append({name: group.action[row, number].cpu().numpy().copy() for name, group in taken.groups.items()})
-        plain = _taken(played.step(actions[-1]))
+        plain = results(played.step(actions[-1]))
         difference = _first_difference(plain, _numbers(taken, row, number))
         # A number that is not finite ends the run or the episode elsewhere.
         unsound = not all(np.isfinite(values).all() for values in plain.values())
@@ -107,7 +107,7 @@ class Comparison:
             played.reset()
             for actions in self._actions[number]:
                 _nudge(played, random)
-                taken = _taken(played.step(actions))
+                taken = results(played.step(actions))
             if abs(taken[difference.name][difference.at] - difference.plain) > 0.1 * abs(difference.compiled - difference.plain):
                 return True
         return False
@@ -175,7 +175,8 @@ def _numbers(taken: Trajectory, row: int, env: int) -> Numbers:
     return {name: value.cpu().numpy().astype(np.float64) for name, value in found.items()}
 
 
-def _taken(taken: Taken) -> Numbers:
+def results(taken: Taken) -> Numbers:
+    """Return what a step of plain Python gave, in float64."""
     found: Numbers = {"terminated": np.array(taken.terminated, float), "truncated": np.array(taken.truncated, float)}
     return found | {f"{name}.reward": gains.astype(np.float64) for name, gains in taken.reward.items()} | _seen(taken.seen)
 
@@ -187,12 +188,20 @@ def _seen(seen: Seen) -> Numbers:
 def _first_difference(plain: Numbers, compiled: Numbers) -> Difference | None:
     for name, expected in plain.items():
         found = compiled[name].reshape(expected.shape)
-        with np.errstate(invalid="ignore"):
-            wrong = np.argwhere(~np.isclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True))
-        if len(wrong):
-            at = tuple(int(n) for n in wrong[0])
+        at = first_unlike(expected, found)
+        if at is not None:
             return Difference(name, at, float(expected[at]), float(found[at]))
     return None
+
+
+def first_unlike(one: np.ndarray, other: np.ndarray) -> tuple[int, ...] | None:
+    """Return the first place where two arrays differ, real numbers by more than TOLERANCE; None if there is none."""
+    same = one == other
+    if one.dtype.kind == "f":
+        with np.errstate(all="ignore"):
+            same = np.isclose(other, one, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    wrong = np.argwhere(~same)
+    return tuple(map(int, wrong[0])) if len(wrong) else None
 
 
 def _nudge(played: PlainEnvironment, random: np.random.Generator) -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple, cast, overload
 
 import numpy as np
@@ -84,15 +84,19 @@ def make(
     tables: NamedTuple | None,
     vary: Mapping[str, tuple[float, float]],
     auto_reset: bool = True,
+    options: Mapping[str, object] = MappingProxyType({}),
 ) -> KernelModule:
-    """Write and import the kernel module of a plan, with tables in the memory of the host; see `load`. Raises UserError."""
+    """Write and import the kernel module of a plan, with tables in the memory of the host; see `load`. Raises UserError.
+
+    `options` take the place of `compiler_options`.
+    """
     program, single_tables = write(plan, auto_reset), typed_tables(tables)
     functions = [f for f in map(inspect.unwrap, program.functions.values()) if isinstance(f, FunctionType)]
     of_run: OfRun = {"params": typed(params), "tables": read_only(single_tables), "vary": vary}
     compiled = kernels.COMPILES and device_kind in ("cpu", "cuda")
     if compiled:
         check_language(tuple(functions))
-    globals_ = program.functions | compiler_options(device_kind)
+    globals_ = {**program.functions, **compiler_options(device_kind), **options}
     globals_ |= {} if tables is None else {"Tables": type(single_tables)}  # unused there; kernels know its fields by their numbers
     build = kernels.plain_function if device_kind == "cudasim" else kernels.kernel_function
     module = kernels.load_module(name, program.source, globals_, build)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -64,34 +65,30 @@ def time_limit(wanted: str) -> int | None:
     return limit
 
 
+@contextmanager
+def _making(id: str, register: Sequence[str]) -> Iterator[ModuleType]:
+    """Register environments and yield Gymnasium. Raises UserError if a package of the one that is made is missing."""
+    gymnasium = import_gymnasium()
+    for name in register:
+        _register(name)
+    try:
+        yield gymnasium
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise UserError(f"env.id={id} needs a package that is not installed: {printable(error)}") from None
+
+
 def make(id: str, register: Sequence[str], kwargs: Mapping[str, object]) -> Env:
     """Return one environment, without time limit: `Slice` counts the steps. Raises UserError if a package is missing."""
-    gymnasium = import_gymnasium()
-    for name in register:
-        _register(name)
-    try:
+    with _making(id, register) as gymnasium:
         return gymnasium.make(id, max_episode_steps=-1, disable_env_checker=True, **kwargs)
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise UserError(f"env.id={id} needs a package that is not installed: {printable(error)}") from None
 
 
-def make_vector(
-    id: str,
-    register: Sequence[str],
-    kwargs: Mapping[str, Any],
-    limit: int | None,
-    num_envs: int,
-) -> VectorEnv:
+def make_vector(id: str, register: Sequence[str], kwargs: Mapping[str, Any], limit: int | None, num_envs: int) -> VectorEnv:
     """Return a `gymnasium.vector.VectorEnv`. Raises UserError if a package is missing."""
-    gymnasium = import_gymnasium()
-    for name in register:
-        _register(name)
-    given = dict(kwargs)
-    if given.get("vectorization_mode", "") in ("sync", "async") or gymnasium.registry[id].vector_entry_point is None:
-        given["vector_kwargs"] = {"autoreset_mode": "SameStep"} | dict(given.get("vector_kwargs", {}))
-    if limit is not None:
-        given["max_episode_steps"] = limit
-    try:
+    with _making(id, register) as gymnasium:
+        given = dict(kwargs)
+        if given.get("vectorization_mode", "") in ("sync", "async") or gymnasium.registry[id].vector_entry_point is None:
+            given["vector_kwargs"] = {"autoreset_mode": "SameStep"} | dict(given.get("vector_kwargs", {}))
+        if limit is not None:
+            given["max_episode_steps"] = limit
         return gymnasium.make_vec(id, num_envs=num_envs, **given)
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise UserError(f"env.id={id} needs a package that is not installed: {printable(error)}") from None
