@@ -129,17 +129,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_mistakes_are_one_line(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.csv").mkdir()
-    (tmp_path / "link.csv").symlink_to("elsewhere.csv")
+def test_mistakes_are_one_line(line: str, here: Path, refusal) -> None:
+    (here / "folder.csv").mkdir()
+    (here / "link.csv").symlink_to("elsewhere.csv")
     assert WRONG[line] in refusal("play", *line.split()) and sorted(os.listdir()) == ["folder.csv", "link.csv"]
 
 
-def test_random_actions_need_no_network_that_reads_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_actions_need_no_network_that_reads_images(here: Path) -> None:
     pytest.importorskip("gymnasium")
-    monkeypatch.chdir(tmp_path)
     Path("pixels.py").write_text(PIXELS)
-    add_environment(tmp_path, "pixels", "time_limit: 3\n")
+    add_environment(here, "pixels", "time_limit: 3\n")
     assert run(["play", "env=pixels", "policy=random", "record=a.csv"]) == 0
     assert len(rows(Path("a.csv"))) == 4
