@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import warprun
+from tests.gliders import glider
 from tests.playing.plays import SMALL, rows
-from tests.written import add_environment, environment_of_one_number
+from tests.written import add_environment
 from warprun.cli.main import run
 from warprun.config import environment_copy
 from warprun.config.registry import import_environment
@@ -20,7 +21,7 @@ from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import CPU
 
-DRIFT = environment_of_one_number("State(s.x + (0.1 if action == 1 else -0.1)), s.x, False", limit=6)
+DRIFT = glider(step="s, action", reward="s.x", after="s.x + (0.1 if action == 1 else -0.1)", limit=6)
 DRIFT += """
 def draw(axes, state):
     from palette import COLOR
