@@ -13,30 +13,45 @@ SMALL = [*QUIET, "agent=a2c", "n_envs=4", "agent.horizon=8", "total_steps=32", "
 SMALL += ["eval.every=auto", "eval.episodes=4"]
 
 
-def glider(imports: str = "", parts: str = "", step: str = "s", reward: str = "1.0", settings: str = "") -> str:
-    """Return the text of an environment with episodes of 10 steps.
+def glider(
+    imports: str = "",
+    parts: str = "",
+    step: str = "s",
+    reward: str = "1.0",
+    settings: str = "",
+    *,
+    after: str = "s.x",
+    over: str = "False",
+    reset: str = "",
+    start: str = "0.0",
+    kind: str = "float32",
+    choices: int = 2,
+    limit: int = 10,
+) -> str:
+    """Return the text of an environment whose state is a number `x`, with episodes of `limit` steps.
 
     `imports` are lines in front of its first class, `parts` those behind `State`, `step` the arguments of the function `step`, `reward` an
-    expression of these, and `settings` further arguments of `single_agent`.
+    expression of these, and `settings` further arguments of `single_agent`. `after` and `over` are expressions, too: what `x` becomes, and
+    whether the episode ends; `reset` are the arguments of the function `reset`, and `start` is where it begins.
     """
     return f"""
 from typing import NamedTuple
 
-from warprun.environment import Box, Discrete, float32, single_agent
+from warprun.environment import Box, Discrete, float32, int32, single_agent
 {imports}
 
 
 class State(NamedTuple):
-    x: float32
+    x: {kind}
 
 {parts}
 
-def reset():
-    return State(0.0)
+def reset({reset}):
+    return State({start})
 
 
 def step({step}):
-    return State(s.x), {reward}, False
+    return State({after}), {reward}, {over}
 
 
 def observe(s):
@@ -44,7 +59,7 @@ def observe(s):
 
 
 environment = single_agent(
-    state=State, observation=Box(1), action=Discrete(2), reset=reset, step=step, observe=observe, time_limit=10, {settings}
+    state=State, observation=Box(1), action=Discrete({choices}), reset=reset, step=step, observe=observe, time_limit={limit}, {settings}
 )
 """
 

@@ -1,4 +1,4 @@
-"""Runs and jobs of sweeps that train nothing."""
+"""An empty working folder, and runs and jobs of sweeps that train nothing."""
 
 import sys
 import types
@@ -11,20 +11,25 @@ from warprun.cli import sweeps
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Let jobs train nothing, and return an empty folder, the working folder."""
-    monkeypatch.setattr(sweeps, "train_job", fake_jobs.train)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty folder, which is the working folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
+def fake(monkeypatch: pytest.MonkeyPatch, here: Path) -> Path:
+    """Let jobs train nothing, and return the working folder, which is empty."""
+    monkeypatch.setattr(sweeps, "train_job", fake_jobs.train)
+    return here
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, here: Path) -> list:
     """Run in an empty folder, where training only notes the config that it was given."""
     configs: list = []
-    result = types.SimpleNamespace(eval_return=1.0, folder=tmp_path)
+    result = types.SimpleNamespace(eval_return=1.0, folder=here)
     monkeypatch.setitem(
         sys.modules, "warprun.runs.train", types.SimpleNamespace(train=lambda config, crew=None: configs.append(config) or result)
     )
-    monkeypatch.chdir(tmp_path)
     return configs

@@ -185,8 +185,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(started, refusal, monkeypatch,
 
 
 @pytest.mark.parametrize("setting", ["run_dir", "output_root"])
-def test_a_folder_of_which_only_the_first_part_can_be_made_leaves_nothing(tmp_path, monkeypatch, refusal, setting):
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_of_which_only_the_first_part_can_be_made_leaves_nothing(here, refusal, setting):
     assert refusal(f"{setting}=a/{LONG}") and not os.listdir()
 
 
@@ -333,26 +332,24 @@ def test_tab_completion(capsys, monkeypatch, line, offered):
     assert offered in capsys.readouterr().out
 
 
-def test_scripts_are_copied_and_no_changed_one_is_replaced(tmp_path, monkeypatch, capsys, refusal):
-    monkeypatch.chdir(tmp_path)
+def test_scripts_are_copied_and_no_changed_one_is_replaced(here, capsys, refusal):
     assert cli.run(["scripts", "slurm"]) == 0
     told = capsys.readouterr().out.split()
-    assert "slurm/train.sbatch" in told and sorted(told) == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.sbatch"))
-    assert (tmp_path / "slurm" / "train.sbatch").read_bytes() == (ROOT / "warprun" / "slurm" / "train.sbatch").read_bytes()
+    assert "slurm/train.sbatch" in told and sorted(told) == sorted(str(path.relative_to(here)) for path in here.rglob("*.sbatch"))
+    assert (here / "slurm" / "train.sbatch").read_bytes() == (ROOT / "warprun" / "slurm" / "train.sbatch").read_bytes()
     assert cli.run(["scripts", "slurm"]) == 0
-    (tmp_path / "slurm" / "train.sbatch").write_text("mine")
+    (here / "slurm" / "train.sbatch").write_text("mine")
     assert "overwrite=true replaces it" in refusal("scripts", "slurm")
-    assert (tmp_path / "slurm" / "train.sbatch").read_text() == "mine"
+    assert (here / "slurm" / "train.sbatch").read_text() == "mine"
     assert cli.run(["scripts"]) == 2
 
 
-def test_scripts_that_a_full_disk_cuts_short_leave_nothing(tmp_path, monkeypatch, refusal):
+def test_scripts_that_a_full_disk_cuts_short_leave_nothing(here, monkeypatch, refusal):
     def write(path: Path, data: bytes) -> None:
         if path.name != "actors.sbatch":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         path.write_bytes(data)
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("warprun.cli.environments.write_atomic", write)
     assert "cannot copy scripts to slurm: No space left on device" in refusal("scripts", "slurm")
     assert not os.listdir()

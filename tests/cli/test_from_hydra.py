@@ -241,11 +241,10 @@ def test_jobs_of_a_sweep_have_its_configs_wherever_they_run(place, monkeypatch, 
     assert "was begun without --config-dir" in refusal(*words("-cd lab -m seed=1 sweep_dir=t"))
 
 
-def test_a_folder_of_configs_within_a_run_folder_makes_no_module_known(tmp_path, monkeypatch):
+def test_a_folder_of_configs_within_a_run_folder_makes_no_module_known(here):
     for folder in ("run/lab", "lab"):
-        Path(tmp_path, folder, "env").mkdir(parents=True)
-        Path(tmp_path, folder, "env", "x.yaml").write_text(f"name: x\nmodule: ./{folder}/x.py\n")
-    monkeypatch.chdir(tmp_path)
+        Path(here, folder, "env").mkdir(parents=True)
+        Path(here, folder, "env", "x.yaml").write_text(f"name: x\nmodule: ./{folder}/x.py\n")
     for folder, known in (("lab", True), ("run/lab", False)):
         with registry.configs_from(folder):
-            assert (f"./{folder}/x.py" in environment_modules(tmp_path / "run")) == known
+            assert (f"./{folder}/x.py" in environment_modules(here / "run")) == known

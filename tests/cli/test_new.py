@@ -116,10 +116,7 @@ WRONG = {
 }
 
 
-def test_mistakes_are_told_in_one_line_and_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_mistakes_are_told_in_one_line_and_leave_nothing(here: Path, refusal: Callable[..., str]) -> None:
     Path("taken").touch()
     for given, reason in WRONG.items():
         assert reason in refusal("new", *given.split())
@@ -128,9 +125,8 @@ def test_mistakes_are_told_in_one_line_and_leave_nothing(
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device", "reactor/x"), KeyboardInterrupt()])
 def test_a_project_that_cannot_be_written_leaves_nothing(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     write = Path.write_text
 
     def fail(path: Path, *given: str, **named: str) -> int:

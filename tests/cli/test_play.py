@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import warprun
+from tests.gliders import glider
 from tests.playing.plays import SMALL, rows
-from tests.written import add_environment, environment_of_one_number
+from tests.written import add_environment
 from warprun.cli.main import run
 from warprun.config import environment_copy
 from warprun.config.registry import import_environment
@@ -20,7 +21,7 @@ from warprun.simulation.arrays import ArrayPlan
 from warprun.simulation.codegen.program import write
 from warprun.simulation.codegen.targets import CPU
 
-DRIFT = environment_of_one_number("State(s.x + (0.1 if action == 1 else -0.1)), s.x, False", limit=6)
+DRIFT = glider(step="s, action", reward="s.x", after="s.x + (0.1 if action == 1 else -0.1)", limit=6)
 DRIFT += """
 def draw(axes, state):
     from palette import COLOR
@@ -129,17 +130,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_mistakes_are_one_line(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.csv").mkdir()
-    (tmp_path / "link.csv").symlink_to("elsewhere.csv")
+def test_mistakes_are_one_line(line: str, here: Path, refusal) -> None:
+    (here / "folder.csv").mkdir()
+    (here / "link.csv").symlink_to("elsewhere.csv")
     assert WRONG[line] in refusal("play", *line.split()) and sorted(os.listdir()) == ["folder.csv", "link.csv"]
 
 
-def test_random_actions_need_no_network_that_reads_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_actions_need_no_network_that_reads_images(here: Path) -> None:
     pytest.importorskip("gymnasium")
-    monkeypatch.chdir(tmp_path)
     Path("pixels.py").write_text(PIXELS)
-    add_environment(tmp_path, "pixels", "time_limit: 3\n")
+    add_environment(here, "pixels", "time_limit: 3\n")
     assert run(["play", "env=pixels", "policy=random", "record=a.csv"]) == 0
     assert len(rows(Path("a.csv"))) == 4

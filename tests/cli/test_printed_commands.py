@@ -141,9 +141,8 @@ def test_a_study(folder: str, printed: Printed) -> None:
 
 
 @pytest.mark.long
-def test_folders_of_earlier_versions(tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_earlier_versions(here: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Job folders had names with `=` and commas; every verb takes them."""
-    monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as earlier:
         earlier.setattr(plan, "folder_name", lambda text: f"{text.replace('-', '=', 1)},seed=0")
         report, _ = printed("-m", "seed=0", "agent.gamma=0.9,0.99", *TINY, "sweep_dir=s")

@@ -160,20 +160,18 @@ def test_an_interrupted_sweep_continues_to_the_same_bits(tmp_path):
         assert all((one.tensors[name] == other.tensors[name]).all() for name in one.tensors if one.tensors[name].numel())
 
 
-def test_a_job_whose_folder_cannot_be_written_to_is_one_line_and_a_failure(tmp_path, monkeypatch, capsys, refusal):
-    monkeypatch.chdir(tmp_path)
-    found = plan.planned(tmp_path / "s", [[*TINY, "total_steps=2048"]])
-    plan.claimed(found, tmp_path).release()
+def test_a_job_whose_folder_cannot_be_written_to_is_one_line_and_a_failure(here, capsys, refusal):
+    found = plan.planned(here / "s", [[*TINY, "total_steps=2048"]])
+    plan.claimed(found, here).release()
     found.jobs[0].log.mkdir(parents=True)  # as on a full disk, its end cannot be written either
     assert refusal("job", "s", "0") == f"warprun: error: cannot write to {found.jobs[0].folder}: Is a directory"
     assert cli.run(["-m", "sweep_dir=s"]) == 1
     assert "1 of 1 jobs did not come to their end; the same command with sweep_dir=s continues them\n" in capsys.readouterr().err
 
 
-def test_a_job_that_fails_has_its_traceback_and_begins_anew(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    found = plan.planned(tmp_path / "s", [[*TINY, "total_steps=2048", "agent.learning_rate=1e30"]])
-    plan.claimed(found, tmp_path).release()
+def test_a_job_that_fails_has_its_traceback_and_begins_anew(here, capfd):
+    found = plan.planned(here / "s", [[*TINY, "total_steps=2048", "agent.learning_rate=1e30"]])
+    plan.claimed(found, here).release()
     (one,) = found.jobs
     assert jobs.train_job("s", 0) == 1
     assert capfd.readouterr().err == ""

@@ -156,10 +156,9 @@ SAC = "env=pendulum agent=sac tuned=none"
         (f"{SAC} experiment=constant", "agent.gamma", "agent.temperature_learning_rate"),  # what is off stays off
     ],
 )
-def test_what_is_searched_if_a_command_names_nothing(tmp_path, monkeypatch, given, searched, left):
-    (tmp_path / "conf" / "experiment").mkdir(parents=True)
-    (tmp_path / "conf" / "experiment" / "constant.yaml").write_text("# @package _global_\nagent: {temperature_learning_rate: null}\n")
-    monkeypatch.chdir(tmp_path)
+def test_what_is_searched_if_a_command_names_nothing(here, given, searched, left):
+    (here / "conf" / "experiment").mkdir(parents=True)
+    (here / "conf" / "experiment" / "constant.yaml").write_text("# @package _global_\nagent: {temperature_learning_rate: null}\n")
     config = compose(given.split())
     keys = {override.partition("=")[0] for override in default_space(config, given.split())}
     assert set(searched.split()) <= keys and not set(left.split()) & keys

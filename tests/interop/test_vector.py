@@ -14,8 +14,8 @@ from gymnasium.vector import AutoresetMode
 
 import warprun
 from tests.environments import clockwork
+from tests.gliders import glider
 from tests.simulation.rollouts import make
-from tests.written import environment_of_one_number
 from warprun.config.environments import environment_config
 from warprun.config.external import BY_ID
 from warprun.config.registry import import_environment, options
@@ -252,7 +252,18 @@ def test_environments_refuse_to_be_copied():
             copy.deepcopy(made)
 
 
-MASKED = environment_of_one_number("State(action), 1.0, action == 2", kind="int32", choices=3, more="mask=lambda s, k: k != s.x")
+MASKED = glider(
+    "",
+    "",
+    "s, action",
+    settings="mask=lambda s, k: k != s.x",
+    after="action",
+    over="action == 2",
+    start="0",
+    kind="int32",
+    choices=3,
+    limit=9,
+)
 
 
 def test_masks_are_in_infos(tmp_path):
@@ -321,11 +332,14 @@ def test_an_episode_ends_with_its_final_observation_and_waits_for_reset():
     assert (env.reset()[0] != obs).all()
 
 
-TABLED = environment_of_one_number(
-    "State(float32(tables.numbers[action])), 0.0, False",
-    takes="action, tables",
+TABLED = glider(
+    "import numpy as np",
+    "\nclass Tables(NamedTuple):\n    numbers: np.ndarray\n",
+    "s, action, tables",
+    settings='tables=lambda whole: Tables(np.array([4, 5, 6], np.int32 if whole else np.float32)), options={"whole": True}',
+    after="float32(tables.numbers[action])",
     choices=3,
-    more='tables=lambda whole: Tables(np.array([4, 5, 6], np.int32 if whole else np.float32)), options={"whole": True},',
+    limit=9,
 )
 
 

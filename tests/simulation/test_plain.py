@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.environments.broken import SOUND
+from tests.gliders import glider
 from tests.selection import few
 from tests.simulation.rollouts import CASES, RandomPolicies, engine_of, make
-from tests.written import environment_of_one_number
 from warprun.config.registry import import_environment
 from warprun.errors import UserError
 from warprun.simulation import comparison, trial
@@ -64,8 +64,8 @@ def test_episodes_are_the_same(name):
 
 def engine(tmp_path, next: str = "s.x", reward: str = "1.0") -> KernelEngine:
     """Return an engine of an environment with one number, and what it becomes and brings in a step."""
-    file, reset = tmp_path / "mine.py", "lambda rng: State(uniform(rng, 0, 0.25, 0.75))"
-    file.write_text(environment_of_one_number(f"State({next}), {reward}, False", reset=reset, limit=50))
+    file, imports = tmp_path / "mine.py", "import math\nfrom warprun.random import uniform"
+    file.write_text(glider(imports, reward=reward, after=next, reset="rng", start="uniform(rng, 0, 0.25, 0.75)", limit=50))
     return make(import_environment(str(file))[0], "mine", n_envs=70, horizon=8, compares=True)
 
 
