@@ -1,6 +1,7 @@
 """The matrix products in SIMD against float64."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import njit
+from numba import njit, types
 
 from tests.compiled import compiled
 from tests.environments.arithmetic import EXPRESSIONS, TABLE, Params, record
@@ -125,6 +126,24 @@ def test_narrower_vectors_give_the_same(name: str, features: str, width: int, tm
     files = [Path(__file__), Path(__file__).parents[1] / "learning" / "cpu" / "test_gradient.py"]
     ran = subprocess.run([sys.executable, "-m", "pytest", "-q", *map(str, files)], env=os.environ | asked, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-2000:]
+
+
+def stores_to_stack() -> int:
+    """Return how many instructions of the products put a vector on the stack."""
+    flat, rows, blocks = (types.Array(types.float32, axes, "C") for axes in (1, 2, 3))
+    forward.compile((rows, flat, rows, rows))
+    gradient.compile((rows, blocks, blocks))
+    code = "".join(text for product in (forward, gradient) for text in product.inspect_asm().values())
+    functions = re.findall(r"^warprun_(?:multiply|product|outer):\n(.*?)^\.Lfunc_end", code, re.MULTILINE | re.DOTALL)
+    assert len(functions) == 4 and all("vfmadd" in each for each in functions)
+    return len(re.findall(r"movu?a?ps\s+%[xy]mm\d+, -?\d*\(%r[sb]p\)", "".join(functions)))
+
+
+@pytest.mark.skipif(WIDTH < 8, reason="this processor has no AVX2")
+def test_accumulators_stay_in_the_sixteen_registers_of_avx2() -> None:
+    asked = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}
+    code = "from tests.kernels.test_simd import stores_to_stack; assert not stores_to_stack(), stores_to_stack()"
+    subprocess.run([sys.executable, "-c", code], env=asked, cwd=Path(__file__).parents[2], check=True)
 
 
 def test_products_write_nothing_else() -> None:

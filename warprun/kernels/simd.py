@@ -3,7 +3,8 @@
 Why it is here. A policy of 64-64 units costs 9 kFLOP per step and an environment about 0.1, so these products decide the speed of a run.
 LLVM vectorises plain loops over columns, but loads and stores the accumulators at every term. Here a block of ROWS x VECTORS accumulators
 stays in registers over a sum of TERMS terms, so every load feeds several multiply-adds. AVX-512 has 32 registers of 16 floats: 4 x 4
-accumulators, 4 inputs, 1 weight. AVX2 (16 registers of 8) and NEON (32 of 4) get the same code at their width.
+accumulators, 4 inputs, 1 weight. NEON (32 of 4) gets the same code at its width, AVX2 (16 of 8) 4 x 2 accumulators: those that find no
+register go to the stack and back at every term. The size of a block changes no result.
 
 Layout. Activations are [feature, column], one column for each actor and environment of a block: COLUMNS in a block, or NARROW if there
 are few (any multiple of NARROW works). Weights are [out, in] as in torch, so that each weight is a scalar, broadcast over a vector.
@@ -28,7 +29,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from warprun.kernels.vectors import INDEX, NARROW, WIDTH, ZERO, Writer
+from warprun.kernels.vectors import INDEX, NARROW, REGISTERS, WIDTH, ZERO, Writer
 
 if TYPE_CHECKING:
     from llvmlite.ir import Value
@@ -43,10 +44,12 @@ if TYPE_CHECKING:
 
 COLUMNS = 64
 """Columns of a block of activations: a tile of environments, four AVX-512 vectors."""
-VECTORS = 2 if WIDTH == 8 else 4
-"""Vectors side by side in a block of accumulators."""
+ACCUMULATORS = REGISTERS // 2
+"""Vectors of a block of accumulators; inputs and weights have the other registers."""
 ROWS = 4
 """Rows of a block of accumulators; remaining rows are computed in blocks of fewer rows."""
+VECTORS = max(ACCUMULATORS // ROWS, NARROW // WIDTH)
+"""Vectors side by side in a block of accumulators."""
 
 BREADTHS = tuple(breadth for breadth in (64, 32, 16) if breadth <= WIDTH * VECTORS)
 """Columns of a block of accumulators; each after the first is for columns that do not fill the one before."""
@@ -189,7 +192,7 @@ def _product(
     for column, breadth in k.blocks(columns, BREADTHS):
         vectors = range(0, breadth, WIDTH)
         # A multiply-add takes four cycles, so fewer vectors need more rows.
-        most = ROWS * min(2, VECTORS // len(vectors))
+        most = min(2 * ROWS, ACCUMULATORS // len(vectors))
         for first, height in k.blocks(rows, (most, 2, 1) if start else (most, 1)):
             fetch(first, height)
             row = [k.add(first, r) for r in range(height)]
@@ -229,7 +232,7 @@ def _outer(
                 slopes = b.gep(dy, [b.add(b.mul(loop.index, dy_stride), column)])
                 k.call(_product, slopes, columns, INDEX(1), strip, breadth, b.gep(g, [i]), terms, rows, count, breadth)
     for j, height in k.blocks(rows, (ROWS, 2, 1)):
-        for i, breadth in k.blocks(terms, (ROWS, 1), whole):
+        for i, breadth in k.blocks(terms, (ACCUMULATORS // ROWS, 1), whole):
             sums = [[k.variable(k.zero) for _ in range(breadth)] for _ in range(height)]
             with cgutils.for_range(b, blocks) as loop:
                 dy_at = b.add(b.mul(loop.index, dy_stride), b.mul(j, columns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -17,17 +18,19 @@ NARROW = 16
 """What the columns of a block are a multiple of: blocks are no wider than their rows need."""
 
 
-def _width() -> int:
+def _registers() -> tuple[int, int]:
     # NUMBA_CPU_FEATURES, if set, names the processor that Numba compiles for.
     asked = config.CPU_FEATURES
     features = llvm.get_host_cpu_features().flatten() if asked is None else asked
     if "+avx512f" in features:
-        return 16
-    return 8 if "+avx2" in features else 4
+        return 16, 32
+    if "+avx2" in features:
+        return 8, 16
+    return 4, 16 if platform.machine() in ("x86_64", "AMD64") else 32
 
 
-WIDTH = _width()
-"""float32 elements of one vector register."""
+WIDTH, REGISTERS = _registers()
+"""float32 elements of a vector register, and how many registers there are."""
 
 FLOAT, INDEX = ir.FloatType(), ir.IntType(64)
 ZERO = INDEX(0)
