@@ -137,7 +137,7 @@ def test_an_array_of_another_type_is_refused(module: ModuleType) -> None:
     call(0, 1, 0)
     for other in (np.repeat(array, 2, axis=1)[:, ::2], array.astype(np.float64), array[:, 0]):
         with pytest.raises(TypeError, match="a kernel for array"):
-            call.change(mixed=arguments[1]._replace(array=other))
+            call.change(mixed=arguments[1]._replace(number=np.float64(9.0), array=other))
     expected = arguments[0][0].copy()
     call(0, 1, 0)
     assert (arguments[0][0] == expected).all()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
@@ -176,7 +176,10 @@ class Call:
             if number in self._numbers and self.arguments[number] == value:
                 continue
             if self._entry:
-                _write(self._record, number, self._kinds[number], value, self.arguments[number])
+                # All of them first: a TypeError leaves what was there.
+                changes = list(_differing(self._record, number, self._kinds[number], value, self.arguments[number]))
+                for record, name_of_field, numbers in changes:
+                    record[name_of_field] = numbers
             self.arguments[number] = value
 
     def move(self, **given: np.ndarray) -> None:
@@ -235,7 +238,7 @@ def layout_of(models: DataModelManager, kind: Type) -> np.dtype:
 def in_memory(kind: Type, value: Any) -> object:
     """Return the numbers of a value of a Numba type, in the layout of `layout_of`. Raises TypeError for an array that has another type."""
     if isinstance(kind, types.Array):
-        if _KINDS.get(_form(value)) is not kind:  # else it has this type, and need not be looked at
+        if _kind_of(value) is not kind:  # else it need not be looked at
             contiguous = kind.layout == "A" or (value.flags.c_contiguous if kind.layout == "C" else value.flags.f_contiguous)
             if value.dtype != as_dtype(kind.dtype) or value.ndim != kind.ndim or not contiguous:
                 raise TypeError(f"a kernel for {kind} got an array of {value.dtype} with shape {value.shape} and strides {value.strides}")
@@ -247,15 +250,15 @@ def in_memory(kind: Type, value: Any) -> object:
     return 0 if isinstance(kind, types.NoneType) else value
 
 
-def _write(record: np.ndarray, number: int, kind: Type, value: object, former: object) -> None:
-    """Write a value to field `number` of a record, of a tuple only what differs from `former`, which is there. Raises TypeError."""
-    if isinstance(kind, types.BaseTuple):
-        parts = record[f"f{number}"]
-        for n, (each, new, old) in enumerate(zip(kind, cast("tuple[object, ...]", value), cast("tuple[object, ...]", former), strict=True)):
-            if new is not old:
-                _write(parts, n, each, new, old)
-    else:
-        record[f"f{number}"] = in_memory(kind, value)
+def _differing(record: np.ndarray, number: int, kind: Type, value: object, former: object) -> Iterator[tuple[np.ndarray, str, object]]:
+    """Yield record, field and numbers for field `number`, of a tuple only where it is not `former`, which is there. Raises TypeError."""
+    if not isinstance(kind, types.BaseTuple):
+        yield record, f"f{number}", in_memory(kind, value)
+        return
+    parts = zip(kind, cast("tuple[object, ...]", value), cast("tuple[object, ...]", former), strict=True)
+    for n, (each, new, old) in enumerate(parts):
+        if new is not old:
+            yield from _differing(record[f"f{number}"], n, each, new, old)
 
 
 def _struct(layouts: Sequence[np.dtype]) -> np.dtype:
