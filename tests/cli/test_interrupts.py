@@ -87,3 +87,20 @@ def test_an_interrupt_takes_the_place_of_a_line_that_moves(tmp_path: Path) -> No
     os.close(terminal)
     assert process.returncode == 130
     assert b"compiling rollout of tank: 1 s\x1b[K\r\x1b[Kwarprun: error: interrupted\r\n" in said.replace(b": 0 s", b": 1 s")
+
+
+def test_a_thread_that_keeps_a_command_from_ending_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "started.py"
+    text = (
+        "import threading, time\nfrom warprun.cli import process\nprocess.PATIENCE_S = 0.1\n"
+        "def late(): time.sleep(600)\nthreading.Thread(target=late).start()\nprocess.name_threads()\n"
+    )
+    program.write_text(text)
+    started = subprocess.Popen([sys.executable, str(program)], stderr=subprocess.PIPE, text=True)
+    try:
+        assert started.stderr
+        line = started.stderr.readline()
+    finally:
+        started.kill()
+        started.communicate()
+    assert line == f"{program}:4 in late: this thread keeps the command from ending; make it a daemon, or end it in close()\n"

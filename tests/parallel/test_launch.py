@@ -15,6 +15,7 @@ from warprun.cli import main as cli
 from warprun.config.compose import compose
 from warprun.errors import UserError
 from warprun.kernels import driver
+from warprun.parallel import launch
 from warprun.parallel.launch import SHARED_MEMORY, check_gpus, leftovers_removed, mpiexec
 from warprun.processes import Layout, fit
 
@@ -247,6 +248,31 @@ def test_a_mistake_of_several_ranks_is_one_line(ranks: int, arguments: str, said
     done = start(ranks, *SMALL, *arguments.split(), cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert is_one_line(done.returncode, done.stderr, said, tmp_path), done.stderr
     assert not done.stdout
+
+
+@pytest.mark.parametrize(
+    ("endings", "code", "said"),
+    [
+        (("time.sleep(60)", "os.kill(os.getpid(), 9)"), 1, "rank 1 is lost: its process {1} was ended by SIGKILL"),
+        (("os.kill(os.getpid(), 15)", "time.sleep(60)"), 1, "rank 0 is lost: its process {0} was ended by SIGTERM"),
+        (("time.sleep(60)", "sys.exit(3)"), 3, "rank 1 is lost: its process {1} ended with exit code 3"),
+        (("sys.exit(2)", "sys.exit(2)"), 2, ""),
+        (("sys.exit(0)", "sys.exit(0)"), 0, ""),
+    ],
+)
+def test_a_rank_that_ends_before_the_others_have_met_it_is_named(
+    endings: tuple[str, str], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "GRACE_S", 1.0 if said else 60.0)
+    ranks = [subprocess.Popen([sys.executable, "-c", f"import os, sys, time; {ending}"]) for ending in endings]
+    try:
+        assert launch._wait(ranks) == code
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    told = said.format(*(process.pid for process in ranks))
+    assert capsys.readouterr().err == (f"warprun: error: {told}\n" if said else "")
 
 
 @pytest.mark.by_default(0)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from warprun.errors import UserError
+from warprun.config.schema import CheckpointConfig
+from warprun.errors import TrainingFailed, UserError
 from warprun.files import write_atomic
 from warprun.runs import rundir
+from warprun.runs.saver import Saver
 
 
 def test_a_clash_of_names_is_tried_again(tmp_path, monkeypatch):
@@ -97,3 +99,14 @@ def test_a_temporary_file_that_is_a_link_is_removed_and_not_followed(tmp_path: P
         write_atomic(tmp_path / "status.json", b"{}")
         assert (tmp_path / "precious").read_text() == "mine"
         assert not (tmp_path / "status.json").is_symlink() and (tmp_path / "status.json").read_text() == "{}"
+
+
+def test_a_working_folder_that_code_of_the_user_changes_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    held = rundir.Held.new(Path("run"))
+    saver = Saver(held, CheckpointConfig(), print)
+    saver.refuse_removed_folder()
+    monkeypatch.chdir("/")
+    with pytest.raises(TrainingFailed, match="changed the working folder to /, and run is not there: let it change back, or give run_dir="):
+        saver.refuse_removed_folder()
+    held.release()

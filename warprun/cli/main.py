@@ -12,7 +12,7 @@ from pathlib import Path
 
 from warprun.cli.from_hydra import CONFIG_DIR, CONFIG_NAME, config_dir_taken, translated
 from warprun.cli.loading import begin_to_load_torch
-from warprun.cli.process import DONE, attempt
+from warprun.cli.process import DONE, attempt, name_threads
 from warprun.cli.streams import close_streams
 from warprun.config.registry import check_working_folder, config_dir, configs_from, options
 from warprun.errors import UserError, nearest, program, require, shown, typed
@@ -56,6 +56,7 @@ def main() -> None:
         silence()
     code = run(sys.argv[1:])
     close_streams()
+    name_threads()
     gc.freeze()  # Python looks for cycles among all objects as it exits: half a second, and nothing is gained
     sys.exit(code_of_rank(code) if code and started() > 1 else code)
 

@@ -6,6 +6,8 @@ import errno
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +19,10 @@ from warprun.user_code import place_of
 
 DONE, FAILED, USER_ERROR, NO_READER = 0, 1, 2, 141
 """Exit codes; NO_READER is 128 plus the number of SIGPIPE. Other signals have codes like it, see `warprun.runs.signals`."""
+
+
+PATIENCE_S = 3.0
+"""Time that threads have to end after a command, before a line names them."""
 
 
 class Outcome(NamedTuple):
@@ -76,3 +82,28 @@ def attempt(command: Callable[[], int]) -> Outcome:
 
 def _failed(message: str, code: int, hint: str = "") -> Outcome:
     return Outcome(code, message, traceback.format_exc(), hint)
+
+
+def name_threads() -> None:
+    """Let a line name the threads of the user that keep this process from ending, since Python waits for all that are no daemons."""
+    if _waited_for():
+        threading.Thread(target=_name_threads, daemon=True).start()
+
+
+def _waited_for() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+
+
+def _name_threads() -> None:
+    from warprun.simulation.external.recipe import is_own
+
+    time.sleep(PATIENCE_S)
+    frames = sys._current_frames()
+    for thread in _waited_for():
+        frame = frames.get(thread.ident or 0)
+        while frame is not None and not is_own(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None:
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+            line = f"{place}: this thread keeps the command from ending; make it a daemon, or end it in close()"
+            print(printable(line, MOST_PRINTED), file=sys.stderr, flush=True)

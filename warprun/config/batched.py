@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
@@ -78,7 +79,7 @@ def batched_environment(made: type, chosen: External, limit: int | None, name: s
     known = (made, title, repr(arguments), limit, chosen.channels, chosen.mask)
     if known not in _known:
         try:
-            with waiting.on("making", title):
+            with waiting.on("making", title), chdir("."):
                 _known[known] = _examined(title, made, arguments, limit, chosen)
         except ContractError as error:
             raise UserError(f"environment {module}: {error}") from error

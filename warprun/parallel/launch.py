@@ -186,12 +186,18 @@ def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
             failed_s = time.monotonic()
         if _is_said(ranks) or (failed_s is not None and time.monotonic() - failed_s > GRACE_S):
             break
-    first, *others = (process.poll() for process in ranks)
+    codes = [process.poll() for process in ranks]
+    first, *others = codes
     if first is not None and first > 0:
         return first
     if FIRST_IS_LOST in others:
         return 1
-    return max((1 if code is None or code < 0 else code) for code in (first, *others))
+    lost = next((rank for rank, code in enumerate(codes) if code), None)
+    if lost is not None:  # before the ranks have met, none of them sees it
+        code = codes[lost] or 0
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        print(f"warprun: error: rank {lost} is lost: its process {ranks[lost].pid} {how}", file=sys.stderr, flush=True)
+    return max((1 if code is None or code < 0 else code) for code in codes)
 
 
 def _is_said(ranks: list[subprocess.Popen[bytes]]) -> bool:

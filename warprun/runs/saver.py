@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from warprun.config.cadence import Recurring
 from warprun.config.schema import CheckpointConfig
@@ -34,6 +35,7 @@ class Saver:
         self._held, self._folder, self._settings, self._message = held, held.folder, settings, message
         self._saved = self._next = time.monotonic()
         """When this process saved a checkpoint last, or began; and the time before which none at an interval of time is affordable."""
+        self._began_in = Path.cwd()
         self._failure = ""
         """Why the last checkpoint could not be written; the same reason is told once."""
 
@@ -107,4 +109,8 @@ class Saver:
     def refuse_removed_folder(self) -> None:
         """Raise TrainingFailed if the run folder was removed: nothing may be written to another one in its place."""
         if not self._held.is_there():
+            now = Path.cwd()
+            if now != self._began_in:
+                moved = f"code of yours has changed the working folder to {now}, and {self._folder} is not there"
+                raise TrainingFailed(f"{moved}: let it change back, or give run_dir= an absolute path")
             raise TrainingFailed(f"the run folder {self._folder} was removed during the run")

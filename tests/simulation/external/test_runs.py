@@ -210,6 +210,15 @@ MAKERS = {
 }
 
 
+@pytest.mark.parametrize("argument", ["", ", n_envs"])
+def test_an_environment_that_changes_the_working_folder_leaves_that_of_the_run(folder: Path, argument: str) -> None:
+    made = f"def __init__(self{argument}):\n        import os\n        os.chdir('/')\n        raise ValueError('no licence')"
+    (folder / "moving.py").write_text(f"{SOURCE}\n\nclass Moving(Walk):\n    {made}\n\nenvironment = Moving\n")
+    with pytest.raises(UserError, match="no licence"):
+        environment(module="moving.py")
+    assert Path.cwd() == folder
+
+
 @pytest.mark.parametrize(("argument", "told"), [("", "making and first reset of late: 0 s"), (", n_envs", "making of late: 0 s")])
 def test_an_environment_that_takes_long_to_begin_is_waited_for_with_a_line(
     folder: Path, argument: str, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
