@@ -1,5 +1,6 @@
 """Work of Numba that no kernel needs is left out, and what others need is as before."""
 
+import copy
 import gc
 import operator
 import subprocess
@@ -69,6 +70,18 @@ def test_variables_of_code_are_found_as_before() -> None:
     assert sorted(each.name for each in call.list_vars()) == ["n", "x", "y", "y"]
     assert ir.Expr.binop(operator.add, x, y, loc).list_vars() == [x, y]
     assert ir.Assign(ir.Const(3, loc), n, loc).list_vars() == [n]
+    assert ir.Expr.build_map([(x, [y]), (call, None)], 2, (), (), loc).list_vars() == [x, y, *call.list_vars()]
+
+
+def test_copies_of_code_have_its_places_and_variables_of_their_own() -> None:
+    loc = ir.Loc("file.py", 1)
+    scope = ir.Scope(None, loc)
+    block = ir.Block(scope, loc)
+    block.append(ir.Assign(ir.Const(3, loc), scope.define("n", loc), loc))
+    (made,) = copy.deepcopy(block).body
+    assert made.loc is loc
+    assert made.target == block.body[0].target
+    assert made.target is not block.body[0].target
 
 
 def test_operators_are_those_of_numbers_and_of_arrays() -> None:
