@@ -1,9 +1,11 @@
 """Work of Numba that no kernel needs is left out, and what others need is as before."""
 
+import copy
 import gc
 import operator
 import subprocess
 import sys
+from types import ModuleType
 
 import llvmlite.binding
 import numba
@@ -11,9 +13,11 @@ import numpy as np
 import pytest
 from llvmlite.binding import ffi
 from numba import literal_unroll
-from numba.core import errors, ir, types
+from numba.core import errors, ir, types, utils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
+from numba.core.target_extension import target_registry
+from numba.core.typing import context
 
 from warprun.checking.machine_code import nvvm_problem
 from warprun.kernels import thrift
@@ -69,6 +73,18 @@ def test_variables_of_code_are_found_as_before() -> None:
     assert sorted(each.name for each in call.list_vars()) == ["n", "x", "y", "y"]
     assert ir.Expr.binop(operator.add, x, y, loc).list_vars() == [x, y]
     assert ir.Assign(ir.Const(3, loc), n, loc).list_vars() == [n]
+    assert ir.Expr.build_map([(x, [y]), (call, None)], 2, (), (), loc).list_vars() == [x, y, *call.list_vars()]
+
+
+def test_copies_of_code_have_its_places_and_variables_of_their_own() -> None:
+    loc = ir.Loc("file.py", 1)
+    scope = ir.Scope(None, loc)
+    block = ir.Block(scope, loc)
+    block.append(ir.Assign(ir.Const(3, loc), scope.define("n", loc), loc))
+    (made,) = copy.deepcopy(block).body
+    assert made.loc is loc
+    assert made.target == block.body[0].target
+    assert made.target is not block.body[0].target
 
 
 def test_operators_are_those_of_numbers_and_of_arrays() -> None:
@@ -85,6 +101,19 @@ def resolved(function):
     context = cpu_target.typing_context
     context.refresh()
     return lambda *kinds: context.resolve_function_type(context.resolve_value_type(function), kinds, {}).return_type
+
+
+@pytest.mark.parametrize("place", [utils, context])
+def test_definitions_of_a_function_are_sorted_by_their_targets_as_before(place: ModuleType) -> None:
+    cpu, sort = target_registry["cpu"], place.order_by_target_specificity
+    general, of_cpu, of_gpu = (type(name, (), {"metadata": {"target": name}}) for name in ("generic", "cpu", "gpu"))
+    for _ in range(2):
+        assert sort(cpu, [general, of_gpu, of_cpu]) == [of_cpu, general]
+        assert sort(target_registry["gpu"], [general, of_gpu, of_cpu]) == [of_gpu, general]
+        assert sort(cpu, (general,)) == [general]
+        assert sort(cpu, []) == []
+        with pytest.raises(errors.UnsupportedError, match="'f'"):
+            sort(cpu, [of_gpu], fnkey="f")
 
 
 def test_kinds_of_types_are_told_apart_as_before() -> None:

@@ -7,13 +7,15 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from llvmlite.binding import ffi
-from numba.core import errors, ir, postproc, targetconfig, types
+from numba.core import errors, ir, postproc, targetconfig, types, utils
 from numba.core.event import Listener, register
 from numba.core.types.abstract import _TypeMetaclass
+from numba.core.typing import context
 from numba.core.typing.npydecl import NumpyRulesArrayOperator
 from numba.np import linalg
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
     from numba.core.postproc import PostProcessor
@@ -105,9 +107,21 @@ def _spare_compiler(errors: ModuleType, targetconfig: ModuleType, postproc: Modu
 
 def _spare_typing() -> None:
     """Spare Numba searches whose results are known."""
-    # It asks of every number and every place in the code whether it holds variables.
+    # It asks of every number and every place in the code whether it holds variables, and copies the places of code that it inlines.
     search, without = ir.Inst._rec_list_vars, frozenset({ir.Loc, str, int, float, bool, type(None)})
-    ir.Inst._rec_list_vars = lambda inst, value: [] if type(value) in without else search(inst, value)
+
+    def variables(inst: ir.Inst, value: object) -> list[ir.Var]:
+        found: list[ir.Var] = []
+        for each in value.values() if type(value) is dict else value if type(value) is list or type(value) is tuple else (value,):
+            kind = type(each)
+            if kind is ir.Var:
+                found.append(each)
+            elif kind not in without:
+                found += variables(inst, each) if kind in (list, tuple, dict) else search(inst, each)
+        return found
+
+    ir.Inst._rec_list_vars = variables
+    ir.Loc.__deepcopy__ = lambda place, copied: place
     # It takes `a + b` of two numbers for an operation on arrays until it knows the loops of NumPy for it.
     of_arrays = NumpyRulesArrayOperator.generic
 
@@ -115,6 +129,16 @@ def _spare_typing() -> None:
         return of_arrays(rules, args, kws) if any(isinstance(kind, types.ArrayCompatible) for kind in args) else None
 
     NumpyRulesArrayOperator.generic = generic
+    # It sorts the definitions of a function by their targets in every call of it that it looks at.
+    sort, in_order = utils.order_by_target_specificity, dict[tuple[object, ...], list[type]]()
+
+    def order(target: type, templates: Sequence[type], fnkey: str = "") -> list[type]:
+        key = (target, *templates)
+        if key not in in_order:
+            in_order[key] = sort(target, templates, fnkey)
+        return in_order[key]
+
+    utils.order_by_target_specificity = context.order_by_target_specificity = order
     # No class of types has others than its own subclasses, which Python finds faster than `abc` does.
     _TypeMetaclass.__instancecheck__ = type.__instancecheck__  # type: ignore[method-assign]
     _TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method-assign]
