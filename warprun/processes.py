@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warprun.errors import OtherRankError, UserError, one_line
+from warprun.errors import OtherRankError, UserError, one_line, require, shown
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -82,10 +82,12 @@ def _number(names: Sequence[str], otherwise: int) -> int:
 def meeting_place() -> tuple[str, int]:
     """Return host and port where rank 0 waits for the others.
 
-    They are those of torchrun, or of srun its first node and a port of the step.
+    They are those of torchrun, or of srun its first node and a port of the step. Raises UserError.
     """
     if has_torch_variables():
-        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        port = os.environ["MASTER_PORT"]
+        require(port.isdecimal() and 0 < int(port) < 2**16, f"MASTER_PORT={shown(port)} must be the number of a port")
+        return os.environ["MASTER_ADDR"], int(port)
     nodes = os.environ.get("SLURM_STEP_NODELIST", os.environ.get("SLURM_JOB_NODELIST", "localhost"))
     number = 131 * int(os.environ.get("SLURM_JOB_ID", "0")) + int(os.environ.get("SLURM_STEP_ID", "0"))
     # Below the ports that systems give to outgoing connections.

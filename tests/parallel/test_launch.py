@@ -17,6 +17,7 @@ from warprun.errors import UserError
 from warprun.kernels import driver
 from warprun.parallel import launch
 from warprun.parallel.launch import SHARED_MEMORY, check_gpus, leftovers_removed, mpiexec
+from warprun.parallel.store import StoreRanks
 from warprun.processes import Layout, fit
 
 TORCH = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
@@ -107,6 +108,20 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]
             monkeypatch.setenv(name, value)
 
     return start
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"MASTER_PORT": "abc"}, "MASTER_PORT='abc' must be the number of a port"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT='70000' must be the number of a port"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 of WORLD_SIZE=2 processes: ranks begin with 0"),
+    ],
+)
+def test_wrong_variables_of_torchrun_are_one_line(variables: dict[str, str], said: str, started: Callable[[dict[str, str]], None]) -> None:
+    started(TORCH | variables)
+    with pytest.raises(UserError, match=f"^{said}$"):
+        StoreRanks(processes.rank(), processes.started())
 
 
 SHARES = {

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from warprun.errors import OtherRankError, RankFailed, UserError, one_line
+from warprun.errors import OtherRankError, RankFailed, UserError, one_line, require
 from warprun.parallel.watch import Connect, Watch
 from warprun.processes import SOCKET, Ranks, meeting_place
 
@@ -46,6 +46,7 @@ class StoreRanks(Ranks):
     def __init__(self, rank: int, size: int) -> None:
         """Meet at the place of `processes.meeting_place`. Raises UserError."""
         super().__init__(rank)
+        require(rank < size, f"RANK={rank} of WORLD_SIZE={size} processes: ranks begin with 0")
         self.size = size
         self._host, self._port = meeting_place()
         self._gathered = 0
