@@ -12,10 +12,8 @@ import io
 import itertools
 import json
 import os
-import struct
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -207,53 +205,38 @@ class _Hashed:
         self.sha256 = hashlib.sha256()
         self.size = 0
 
-    def write(self, data: bytes | memoryview) -> None:
-        # Most pieces are small: each would cost more than its bytes do.
+    def write(self, data: bytes | memoryview) -> int:
+        # zipfile writes many small pieces: each would cost more than its bytes do.
         self._pieces += data
-        self.size += len(data)
         if len(self._pieces) >= PIECE_BYTES:
             self.flush()
+        return len(data)
 
     def flush(self) -> None:
         """Write what there is to the file."""
         if self._pieces:
             self.sha256.update(self._pieces)
+            self.size += len(self._pieces)
             self._file.write(self._pieces)
             self._pieces.clear()
 
 
 def _write(file: _Hashed, env_steps: int, tensors: Mapping[str, torch.Tensor | np.ndarray], meta: Meta) -> None:
     header = json.dumps({"format": FORMAT, "env_steps": env_steps, "meta": meta}).encode()
-    directory = [_add(file, "header", np.frombuffer(header, np.uint8))]
-    for name, tensor in tensors.items():
-        directory.append(_add(file, f"tensor/{name}", tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor))
-    begin, listed = file.size, b"".join(directory)
-    count, size = len(directory), len(listed)
-    file.write(listed)
-    file.write(_END_64.pack(b"PK\x06\x06", _END_64.size - 12, 45, 45, 0, 0, count, count, size, begin))
-    file.write(_LOCATOR.pack(b"PK\x06\x07", 0, begin + size, 1))
-    file.write(_END.pack(b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, IN_EXTRA, IN_EXTRA, 0))
+    # zipfile accepts anything with `write`; without `seek` it puts the lengths behind the members.
+    with zipfile.ZipFile(file, "w") as archive:  # type: ignore[call-overload]
+        _add(archive, "header", np.frombuffer(header, np.uint8))
+        for name, tensor in tensors.items():
+            _add(archive, f"tensor/{name}", tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor)
 
 
-def _add(file: _Hashed, name: str, array: np.ndarray) -> bytes:
-    """Write an array as a member of an archive; return its entry in the directory. zipfile is slow with small arrays."""
-    data = np.asarray(array, order="C")
-    header, content = _npy_header(data.dtype, data.shape), data.reshape(-1).view(np.uint8).data
-    named, size, begin = f"{name}.npy".encode(), len(header) + len(content), file.size
-    common = 45, 0x800, 0, 0, 0x21, zlib.crc32(content, zlib.crc32(header)), IN_EXTRA, IN_EXTRA, len(named)
-    file.write(_MEMBER.pack(b"PK\x03\x04", *common, 20) + named + struct.pack("<2H2Q", 1, 16, size, size) + header)
-    for first in range(0, len(content), PIECE_BYTES):
-        file.write(content[first : first + PIECE_BYTES])
-    entry = _ENTRY.pack(b"PK\x01\x02", 45, *common, 28, 0, 0, 0, 0o600 << 16, IN_EXTRA)
-    return entry + named + struct.pack("<2H3Q", 1, 24, size, size, begin)
-
-
-# https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7 to 4.5.3: all sizes are those of ZIP64, in an extra field. Names are
-# UTF-8 (0x800), dates 1980-01-01 (0x21).
-_MEMBER, _ENTRY = struct.Struct("<4s5H3I2H"), struct.Struct("<4s6H3I5H2I")
-_END_64, _LOCATOR, _END = struct.Struct("<4sQ2H2I4Q"), struct.Struct("<4sIQI"), struct.Struct("<4s4H2IH")
-IN_EXTRA = 0xFFFFFFFF
-"""Stands for a number in the extra field."""
+def _add(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+        data = np.asarray(array, order="C")
+        member.write(_npy_header(data.dtype, data.shape))
+        content = data.reshape(-1).view(np.uint8).data
+        for first in range(0, len(content), PIECE_BYTES):
+            member.write(content[first : first + PIECE_BYTES])
 
 
 @lru_cache(maxsize=512)
