@@ -4,8 +4,6 @@ import threading
 
 import pytest
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from warprun.kernels import waiting
 from warprun.runs.records import terminal
@@ -216,18 +214,3 @@ def test_tables_in_files_fit_a_page(monkeypatch, columns, width):
         monkeypatch.setenv("COLUMNS", value)
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert table_console().width == width
-
-
-LONG = "x" * 74
-
-
-@pytest.mark.parametrize("right", ["one", "", "1 ± 2", LONG[:73], LONG, f"{LONG}x", f"{LONG} y", "\u4e8c", "a  ", "a\tb"])
-def test_rows_of_a_file_are_those_of_rich(right):
-    rows = [(Text("key"), Text("value")), (Text("k", style="dim"), Text(right))]
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for row in rows:
-        table.add_row(*row)
-    found, expected = io.StringIO(), io.StringIO()
-    PlainConsole(file=found, width=80).rows(rows)
-    PlainConsole(file=expected, width=80).print(table)
-    assert found.getvalue() == expected.getvalue()

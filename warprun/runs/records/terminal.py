@@ -7,13 +7,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -64,9 +63,13 @@ class Terminal(Sink):
     def finish(self, summary: Mapping[str, float | str], status: str) -> None:
         """Print a table of the outcome, then the run folder as the last line."""
         self._view.close()
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_row(Text(status, style=STATUS_STYLE.get(status, "bold")), Text(self._title, style="bold"))
         notes = {key: value for key, value in summary.items() if key.startswith("note")}
-        shown = ((Text(key, style="dim"), Text(_show(key, value))) for key, value in summary.items() if key not in notes)
-        self._console.rows([(Text(status, style=STATUS_STYLE.get(status, "bold")), Text(self._title, style="bold")), *shown])
+        for key, value in summary.items():
+            if key not in notes:
+                table.add_row(Text(key, style="dim"), Text(_show(key, value)))
+        self._console.print(table)
         for key, value in notes.items():
             self._console.sentence(Text.assemble((key, "dim"), f"  {value}"))
         self._console.print(Text(_short(self._folder)), soft_wrap=True)
@@ -102,19 +105,6 @@ class PlainConsole(Console):
             super().print(*objects, **how)  # type: ignore[arg-type]
         self.file.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
         self.file.flush()
-
-    def rows(self, rows: Sequence[tuple[Text, Text]]) -> None:
-        """Print a table of two columns. In a file where each row fits into a line this needs no rich, which takes a millisecond."""
-        longest = max(len(left.plain) for left, _ in rows)
-        lines = [f"{left.plain:{longest}}  {right.plain}".rstrip(" ") for left, right in rows]
-        if not self.is_terminal and all(cell_len(line) == len(line) <= self.width - 2 and line.isprintable() for line in lines):
-            self.file.write("".join(f"{line}\n" for line in lines))
-            self.file.flush()
-            return
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        for left, right in rows:
-            table.add_row(left, right)
-        self.print(table)
 
     def sentence(self, text: str | Text) -> None:
         """Print a text: in a terminal its lines break between words, in a file it is one line."""
