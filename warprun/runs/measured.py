@@ -121,9 +121,10 @@ class HostPhase:
     def __enter__(self) -> None:
         self._began_s = time.perf_counter()
 
-    def __exit__(self, *failure: object) -> None:
-        self._spent_s += time.perf_counter() - self._began_s
-        self.runs += 1
+    def __exit__(self, failure: type[BaseException] | None, *where: object) -> None:
+        if not failure:
+            self._spent_s += time.perf_counter() - self._began_s
+            self.runs += 1
 
     def total_ms(self) -> float:
         return 1e3 * self._spent_s
@@ -136,12 +137,17 @@ class GpuPhase:
         self._events: list[torch.cuda.Event] = []
 
     def __enter__(self) -> None:
+        self._record()
+
+    def __exit__(self, failure: type[BaseException] | None, *where: object) -> None:
+        if failure:  # of the GPU, perhaps
+            self._events.pop()
+        else:
+            self._record()
+
+    def _record(self) -> None:
         self._events.append(torch.cuda.Event(enable_timing=True))
         self._events[-1].record()
-
-    def __exit__(self, *failure: object) -> None:
-        if failure[0] is None:  # else the GPU may have failed, which has been said
-            self.__enter__()
 
     @property
     def runs(self) -> int:
