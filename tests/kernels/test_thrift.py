@@ -5,6 +5,7 @@ import gc
 import operator
 import subprocess
 import sys
+from types import ModuleType
 
 import llvmlite.binding
 import numba
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 from llvmlite.binding import ffi
 from numba import literal_unroll
-from numba.core import errors, ir, types
+from numba.core import errors, ir, types, utils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
+from numba.core.target_extension import target_registry
+from numba.core.typing import context
 
 from warprun.checking.machine_code import nvvm_problem
 from warprun.kernels import thrift
@@ -98,6 +101,19 @@ def resolved(function):
     context = cpu_target.typing_context
     context.refresh()
     return lambda *kinds: context.resolve_function_type(context.resolve_value_type(function), kinds, {}).return_type
+
+
+@pytest.mark.parametrize("place", [utils, context])
+def test_definitions_of_a_function_are_sorted_by_their_targets_as_before(place: ModuleType) -> None:
+    cpu, sort = target_registry["cpu"], place.order_by_target_specificity
+    general, of_cpu, of_gpu = (type(name, (), {"metadata": {"target": name}}) for name in ("generic", "cpu", "gpu"))
+    for _ in range(2):
+        assert sort(cpu, [general, of_gpu, of_cpu]) == [of_cpu, general]
+        assert sort(target_registry["gpu"], [general, of_gpu, of_cpu]) == [of_gpu, general]
+        assert sort(cpu, (general,)) == [general]
+        assert sort(cpu, []) == []
+        with pytest.raises(errors.UnsupportedError, match="'f'"):
+            sort(cpu, [of_gpu], fnkey="f")
 
 
 def test_kinds_of_types_are_told_apart_as_before() -> None:

@@ -7,13 +7,15 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from llvmlite.binding import ffi
-from numba.core import errors, ir, postproc, targetconfig, types
+from numba.core import errors, ir, postproc, targetconfig, types, utils
 from numba.core.event import Listener, register
 from numba.core.types.abstract import _TypeMetaclass
+from numba.core.typing import context
 from numba.core.typing.npydecl import NumpyRulesArrayOperator
 from numba.np import linalg
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
     from numba.core.postproc import PostProcessor
@@ -127,6 +129,16 @@ def _spare_typing() -> None:
         return of_arrays(rules, args, kws) if any(isinstance(kind, types.ArrayCompatible) for kind in args) else None
 
     NumpyRulesArrayOperator.generic = generic
+    # It sorts the definitions of a function by their targets in every call of it that it looks at.
+    sort, in_order = utils.order_by_target_specificity, dict[tuple[object, ...], list[type]]()
+
+    def order(target: type, templates: Sequence[type], fnkey: str = "") -> list[type]:
+        key = (target, *templates)
+        if key not in in_order:
+            in_order[key] = sort(target, templates, fnkey)
+        return in_order[key]
+
+    utils.order_by_target_specificity = context.order_by_target_specificity = order
     # No class of types has others than its own subclasses, which Python finds faster than `abc` does.
     _TypeMetaclass.__instancecheck__ = type.__instancecheck__  # type: ignore[method-assign]
     _TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method-assign]
