@@ -8,6 +8,7 @@ import re
 import reprlib
 import shlex
 import shutil
+import signal
 import sys
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -175,3 +176,8 @@ def typed(path: Path) -> str:
     here = path.absolute()
     text = str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
     return shlex.quote(f"./{text}" if text in WORDS or text.startswith(("-", "~", "'", '"')) else text)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal; real-time signals have only numbers."""
+    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"

@@ -233,20 +233,26 @@ def networks(folder: Path) -> dict[str, Copy]:
 
 
 def digests(run: Path) -> dict[tuple[str, str], str]:
-    """Return the SHA-256 of what the user wrote and a run was trained with: (file, "") and (table, options of the environment) -> digest.
+    """Return the SHA-256 of what the user wrote and a run was trained with: (file, "") and (table, environment) -> digest.
 
-    Without those of a manifest that is missing or damaged.
+    Without those of a manifest that is missing or damaged. Files in different folders may have one name, so the path of a file begins as
+    in the setting that leads to it.
     """
     found: dict[tuple[str, str], str] = {}
-    with suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+    with suppress(UserError, OSError, ValueError, AttributeError, KeyError, TypeError):
         about = cast(_Nested, read_json(run / ENVIRONMENT / MANIFEST))
-        found |= {(str(file["file"]), ""): str(file["sha256"]) for file in about["files"].values()}
-        options = json.dumps([about["options"], about["time_limit"]], sort_keys=True)
-        found |= {(f"table {name}", options): str(table["sha256"]) for name, table in about["tables"].items()}
-    with suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
-        copies = cast(Mapping[str, _Nested], read_json(run / NETWORKS / MANIFEST)).values()
-        found |= {(str(file["file"]), ""): str(file["sha256"]) for copy in copies for file in copy["files"].values()}
+        found |= _digests_of(str(about["module"]), about)
+        made_by = json.dumps([about["module"], about["options"], about["time_limit"]], sort_keys=True)
+        found |= {(f"table {name}", made_by): str(table["sha256"]) for name, table in about["tables"].items()}
+    with suppress(UserError, OSError, ValueError, AttributeError, KeyError, TypeError):
+        for setting, copy in cast(Mapping[str, _Nested], read_json(run / NETWORKS / MANIFEST)).items():
+            found |= _digests_of(setting, copy)
     return found
+
+
+def _digests_of(setting: str, copy: _Nested) -> dict[tuple[str, str], str]:
+    place = os.path.dirname(setting)
+    return {(os.path.normpath(os.path.join(place, file["file"])), ""): str(file["sha256"]) for file in copy["files"].values()}
 
 
 def write_manifest(folder: Path, content: Mapping[str, object]) -> None:

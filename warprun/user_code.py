@@ -14,12 +14,13 @@ import dis
 import hashlib
 import importlib
 import inspect
+import os
 import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.abc import MetaPathFinder
@@ -271,6 +272,17 @@ _warned: set[tuple[str, str]] = set()
 """Changes of importable modules that a warning was printed for: dotted name and new package name."""
 
 sys.meta_path.insert(0, _Finder())
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """Return to the working folder after code of the user, which may go elsewhere, unless that is gone."""
+    place = Path.cwd()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.chdir(place)
 
 
 @contextmanager

@@ -58,25 +58,34 @@ def test_finished_jobs_are_skipped_failed_ones_repeated_and_new_ones_added(fake,
 
 
 def test_files_that_have_changed_since_jobs_began_are_named(fake, capsys):
-    assert cli.run(["-m", "seed=0,1,5", "sweep_dir=s"]) == 1
-    Path("pump.py").write_text("new")
-    Path("net.py").write_text("old")
-    for job in plan.read(Path("s")).jobs:  # that of seed 1 has failed, and begins anew
-        for folder, name in ((job.run / "environment", "pump"), (job.run / "networks", "net")):
-            folder.mkdir()
-            files = {name: {"file": f"{name}.py", "sha256": hashlib.sha256(b"old").hexdigest()}}
-            copy = {"entry": name, "place": str(fake), "files": files}
-            more = {"module": "./pump.py", "version": None, "working_folder": str(fake), "options": {}, "time_limit": None, "tables": {}}
-            about = copy | more if name == "pump" else {"./net.py:Net": copy | {"folder": "0"}}
-            (folder / "manifest.json").write_text(json.dumps(about))
+    assert cli.run(["-m", "seed=0,1,2,3,5", "sweep_dir=s"]) == 1
+    old = hashlib.sha256(b"old").hexdigest()
+
+    def copy(place: str, *names: str, **more: object) -> dict[str, object]:
+        files = {name: {"file": f"{name}.py", "sha256": old} for name in names}
+        return {"entry": names[0], "place": str(fake / place), "files": files, **more}
+
+    more = {"module": "./pump.py", "version": None, "working_folder": str(fake), "options": {}, "time_limit": None, "tables": {}}
+    same, a, b = ("net.py", "", "net", "helper"), ("./a/net.py", "a", "net"), ("./b/net.py", "b", "net")
+    # Seed 1 has failed, and begins anew; the process of seed 2 was killed, so its run continues; seed 3 was killed in its set-up.
+    states = ("finished", "failed", "running", None, "finished")
+    for job, state, (setting, *network) in zip(plan.read(Path("s")).jobs, states, (same, same, a, same, b), strict=True):
+        for name, about in {"environment": copy("", "pump", "helper", **more), "networks": {setting: copy(*network, folder="0")}}.items():
+            (job.run / name).mkdir(parents=True)
+            (job.run / name / "manifest.json").write_text(json.dumps(about))
+        if state:
+            rundir.write_status(job.run, {"state": state, "pid": 1, "host": "elsewhere"})
+            (job.run / "config.yaml").touch()
+    for name in ("pump.py", "helper.py", "a/net.py", "b/net.py", "net.py"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("old" if name == "net.py" else "new")
     capsys.readouterr()
-    assert cli.run(["-m", "seed=0,1,5,6", "sweep_dir=s"]) == 1
-    told = capsys.readouterr().out
-    assert "./pump.py has changed since 2 jobs began, which keep their copies; other jobs get it as it is now\n" in told
-    assert "net.py" not in told
-    Path("net.py").write_text("new")
-    assert cli.run(["-m", "seed=0,1,5,6,7", "sweep_dir=s"]) == 1
-    assert "\nnet.py has changed since 2 jobs began, " in capsys.readouterr().out
+    assert cli.run(["-m", "seed=0,1,2,3,5,6", "sweep_dir=s"]) == 1
+    changed = [line for line in capsys.readouterr().out.splitlines() if " has changed since " in line]
+    assert changed == [
+        f"{file} has changed since the start of {jobs}: the old version stays in use there, and other jobs get the new one"
+        for file, jobs in {"a/net.py": "1 job", "b/net.py": "1 job", "helper.py": "3 jobs", "pump.py": "3 jobs"}.items()
+    ]
 
 
 def test_another_command_over_the_same_folder_is_refused(fake, capsys, refusal):

@@ -12,7 +12,15 @@ from warprun.errors import UserError
 WHOLE = "# saved by warprun\nname: x\nagent:\n  gamma: 0.99\n  hidden: [64, 64]\nlist:\n- 1\n- 2e-3\n\nlast: {a: null}\n"
 
 
-TEXTS = [WHOLE, WHOLE.partition("\n")[2], "--- \na: 1\nb: 2\n", 'a: "one\nb: two"\nc: 3\n', "a: 1\n"]
+TEXTS = [
+    WHOLE,
+    WHOLE.partition("\n")[2],
+    "--- \na: 1\nb: 2\n",
+    "a: 1\n...\nb: 2\n",
+    "a: 1\n--- {b: 2}\n",
+    'a: "one\nb: two"\nc: 3\n',
+    "a: 1\n",
+]
 
 
 OF_A_RUN = ["7", "0", "010", "1_000", "0x1f", "1e3", "-1", "+1", "1 # one", "1.0", "yes"]

@@ -14,7 +14,7 @@ from numba import typeof
 from numba.core.registry import cpu_target
 
 from warprun.kernels import bound
-from warprun.kernels.bound import Call
+from warprun.kernels.bound import Call, kernel_module
 from warprun.kernels.compile import BOUND, load_module
 from warprun.kernels.threads import ASLEEP, HAND_OFF, Team, Threads
 
@@ -141,6 +141,33 @@ def test_an_array_of_another_type_is_refused(module: ModuleType) -> None:
     expected = arguments[0][0].copy()
     call(0, 1, 0)
     assert (arguments[0][0] == expected).all()
+
+
+def scale(out: np.ndarray, by: float, part: int) -> None:
+    out[part] *= by
+
+
+def test_a_kernel_is_compiled_for_each_type_of_an_argument() -> None:
+    module = kernel_module("scaling", {"run": [scale]})
+    for by in (np.float32(2.5), 2.5, 3):
+        for dtype in (np.float32, np.float64, np.int64):
+            out = np.full(2, 4, dtype)
+            Call(module.run, out, by)(0, 2, 0)
+            assert out.tolist() == [int(4 * by)] * 2
+
+
+def test_a_change_that_is_refused_changes_nothing() -> None:
+    module = kernel_module("scaling", {"run": [scale]})
+    out, other = np.ones(2, np.float32), np.ones(2, np.float32)
+    call = Call(module.run, out, 2.0)
+    call(0, 2, 0)
+    with pytest.raises(TypeError, match="got an array of float64"):
+        call.change(by=5.0, out=np.ones(2))
+    call(0, 2, 0)
+    assert out.tolist() == [4.0, 4.0] and call.arguments == [out, 2.0]
+    call.change(by=5.0, out=other)
+    call(0, 2, 0)
+    assert other.tolist() == [5.0, 5.0]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

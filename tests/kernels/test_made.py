@@ -13,7 +13,8 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from tests.learning.cpu.test_gradient import NETWORKS, SPACES, learner_for
 from warprun.kernels import compile
-from warprun.kernels.compile import plain_function
+from warprun.kernels.compile import kernel_function, load_module, plain_function
+from warprun.kernels.fingerprint import is_jitted
 from warprun.kernels.made import dumps
 from warprun.learning.kernels.losses import DUELING, PLAIN, q_values_by
 from warprun.learning.kernels.policy_gradient import PolicyGradient
@@ -41,6 +42,12 @@ def test_another_process_makes_the_same_module(tmp_path: Path) -> None:
 
 def half(x: float) -> float:
     return 0.5 * x
+
+
+def test_a_module_of_compiled_functions_is_not_that_of_plain_ones() -> None:
+    plain, compiled = (load_module("halves", "\n", {"half": half}, build) for build in (plain_function, kernel_function))
+    assert not is_jitted(plain.half) and is_jitted(compiled.half)
+    assert load_module("halves", "\n", {"half": half}, plain_function) is plain
 
 
 def test_two_threads_rebuild_one_function(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,12 +164,13 @@ def test_the_same_calls_are_repeated_and_looked_at_now_and_then() -> None:
     assert adding.runs == 2 + 3  # two that were recorded, and one in CHECKED of the others
 
 
-@pytest.mark.parametrize("besides", ["torch computes", "other numbers", "reads a number"])
+@pytest.mark.parametrize("besides", ["torch computes", "torch computes in every other run", "other numbers", "reads a number"])
 def test_other_work_is_not_repeated(besides: str) -> None:
     total = torch.zeros(())
     adding = Adding(
         {
             "torch computes": lambda n: total.add_(1.0),
+            "torch computes in every other run": lambda n: None if n % 2 else total.add_(1.0),
             "other numbers": lambda n: adding.call.change(more=float(n)),
             "reads a number": lambda n: float(total),
         }[besides]

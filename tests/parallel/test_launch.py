@@ -270,7 +270,8 @@ def test_a_mistake_of_several_ranks_is_one_line(ranks: int, arguments: str, said
     [
         (("time.sleep(60)", "os.kill(os.getpid(), 9)"), 1, "rank 1 is lost: its process {1} was ended by SIGKILL"),
         (("os.kill(os.getpid(), 15)", "time.sleep(60)"), 1, "rank 0 is lost: its process {0} was ended by SIGTERM"),
-        (("time.sleep(60)", "sys.exit(3)"), 3, "rank 1 is lost: its process {1} ended with exit code 3"),
+        (("time.sleep(60)", "os.kill(os.getpid(), 40)"), 1, "rank 1 is lost: its process {1} was ended by signal 40"),
+        (("time.sleep(60)", "print('error', file=sys.stderr); sys.exit(2)"), 2, ""),
         (("sys.exit(2)", "sys.exit(2)"), 2, ""),
         (("sys.exit(0)", "sys.exit(0)"), 0, ""),
     ],

@@ -100,33 +100,53 @@ def test_single_runs_and_unfinished_ones(without_figures: None, capsys: Captured
 
 
 def test_versions_of_a_file_or_of_a_table_are_named(without_figures: None, capsys: Captured) -> None:
-    def written(run: str, version: str, options: str = "", table: str = "old", network: str = "old") -> None:
+    def written(run: str, version: str, options: str = "", table: str = "old", network: str = "old", place: str = "./a") -> None:
         folder = made(Path("runs", run), [1.0, 2.0])
         for name, about in {
             "environment": {
+                "module": f"{place}/pump.py",
                 "files": {"pump": {"file": "pump.py", "sha256": version}},
                 "tables": {"heat": {"sha256": table}},
                 "options": {"data": options},
                 "time_limit": None,
             },
-            "networks": {"net": {"files": {"net": {"file": "net.py", "sha256": network}}}},
+            "networks": {
+                f"{place}/net.py": {"files": {"net": {"file": "net.py", "sha256": network}}},
+                f"{place}/two/net.py": {"files": {"net": {"file": "net.py", "sha256": "always"}}},
+            },
         }.items():
             (folder / name).mkdir()
             (folder / name / "manifest.json").write_text(json.dumps(about))
 
     written("a", "old")
     written("b", "old", options="another file", table="new")  # a table of other options may be another one
-    made(Path("runs/c"), [1.0])
-    Path("runs/c/environment").mkdir()
-    Path("runs/c/environment/manifest.json").write_text("[]")
+    written("c", "other", table="other", network="other", place="b")  # files of the same names in another folder
     assert cli.run(["report", "runs"]) == 0
     assert "versions" not in capsys.readouterr().out
     written("d", "new", table="new", network="new")
     assert cli.run(["report", "runs"]) == 0
     told = capsys.readouterr().out
-    assert "runs of cartpole have 2 versions of pump.py: 2 as runs/a, 1 as runs/d\n" in told
+    assert "runs of cartpole have 2 versions of a/pump.py: 2 as runs/a, 1 as runs/d\n" in told
     assert "runs of cartpole have 2 versions of table heat: 1 as runs/a, 1 as runs/d\n" in told
-    assert "versions of net.py: 2 as runs/a, 1 as runs/d\n" in told and "pump.py" in Path("report/report.md").read_text()
+    assert "versions of a/net.py: 2 as runs/a, 1 as runs/d\n" in told and "pump.py" in Path("report/report.md").read_text()
+
+
+@pytest.mark.parametrize("folder", ["environment", "networks"])
+def test_a_run_with_a_damaged_manifest_counts(without_figures: None, folder: str, capsys: Captured) -> None:
+    for run, content in {"list": "[]", "part": "{", "large": " " * (2 << 20), "pipe": None}.items():
+        manifest = made(Path("runs", run), [1.0]) / folder / "manifest.json"
+        manifest.parent.mkdir()
+        os.mkfifo(manifest) if content is None else manifest.write_text(content)
+    assert cli.run(["report", "runs"]) == 0
+    assert "left out" not in capsys.readouterr().out and len(Path("report/runs.csv").read_text().splitlines()) == 1 + 4
+
+
+def test_runs_without_a_return_are_refused(without_figures: None, capsys: Captured) -> None:
+    rows = made(Path("runs/a"), [1.0]) / "metrics.jsonl"
+    rows.write_text(re.sub(r'(return": )[0-9.]+', r"\1null", rows.read_text()))
+    for returns, named in {"auto": "evaluation or training", "eval": "eval", "train": "train"}.items():
+        assert cli.run(["report", "runs", f"returns={returns}"]) == 2
+        assert f"no run in runs has a record of the {named} return\n" in capsys.readouterr().err
 
 
 def test_names_of_others_are_escaped_and_the_group_of_returns_is_named(without_figures: None, capsys: Captured) -> None:

@@ -109,4 +109,10 @@ def test_a_working_folder_that_code_of_the_user_changes_is_named(tmp_path, monke
     monkeypatch.chdir("/")
     with pytest.raises(TrainingFailed, match="changed the working folder to /, and run is not there: let it change back, or give run_dir="):
         saver.refuse_removed_folder()
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(TrainingFailed, match="the run folder run was removed during the run"):
+        saver.refuse_removed_folder()
     held.release()

@@ -101,8 +101,7 @@ def _train(found: Plan, one: Job, threads: int, trusted: bool) -> int:
     begin_to_load_torch()
     os.chdir(found.working_folder)
     check_working_folder()
-    # What a failed run has saved leads to the same failure, and has the environment as it was. A run that was stopped or killed continues.
-    if rundir.read_status(one.run).get("state") == "failed":
+    if one.begins_anew:
         shutil.rmtree(one.run)
     overrides = [*one.overrides, *events.added(found, one), f"run_dir={one.run}", "resume=auto", f"trust={str(trusted).lower()}"]
     if threads and COMPOSITIONS.compose(list(one.overrides)).concurrency.threads is None:

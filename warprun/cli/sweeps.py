@@ -130,10 +130,9 @@ def _settle(board: Board) -> None:
 
 def _say_changed(board: Board) -> None:
     """Print which files of the user have changed since jobs began: these and others are not comparable."""
-    keeping = [job for job, state in zip(board.plan.jobs, board.states, strict=True) if state.keeps_copies]
-    for file, number in plan.outdated(keeping).items():
-        begun = f"{printable(file)} has changed since {counted(number, 'job')} began"
-        print(f"{begun}, which keep their copies; other jobs get it as it is now", flush=True)
+    for file, number in plan.outdated(board.plan.jobs).items():
+        changed = f"{printable(file)} has changed since the start of {counted(number, 'job')}"
+        print(f"{changed}: the old version stays in use there, and other jobs get the new one", flush=True)
 
 
 def _devices(found: Plan) -> set[str]:
@@ -157,8 +156,9 @@ def run_here(board: Board, todo: Sequence[Job], launcher: Launcher) -> int:
     try:
         view.run(board, todo, Running(launcher))
     except KeyboardInterrupt:
-        close(board)
-        print(f"continue: {program()} -m sweep_dir={typed(board.plan.folder)}", flush=True)
+        with suppress(OSError):  # Ctrl-C may have ended the reader, too
+            close(board)
+            print(f"continue: {program()} -m sweep_dir={typed(board.plan.folder)}", flush=True)
         raise
     finally:
         launcher.close()
@@ -313,7 +313,8 @@ def tune(arguments: Sequence[str]) -> int:
         try:
             studies.run(study, board, Running(launcher), settings.minutes or math.inf)
         except KeyboardInterrupt:
-            print(f"continue: the same command with sweep_dir={typed(found.folder)}", flush=True)
+            with suppress(OSError):  # Ctrl-C may have ended the reader, too
+                print(f"continue: the same command with sweep_dir={typed(found.folder)}", flush=True)
             raise
         finally:
             launcher.close()

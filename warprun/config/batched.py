@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from contextlib import chdir
 from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +15,7 @@ from warprun.simulation.batch import MASK, BatchClass
 from warprun.simulation.external.recipe import METHODS_OF_STATE, Closes, told, unpaired
 from warprun.simulation.simulator import Simulator
 from warprun.spec import Box, GroupSpec, Space, Spec
+from warprun.user_code import staying
 
 if TYPE_CHECKING:
     from warprun.simulation.device import Device
@@ -79,7 +79,7 @@ def batched_environment(made: type, chosen: External, limit: int | None, name: s
     known = (made, title, repr(arguments), limit, chosen.channels, chosen.mask)
     if known not in _known:
         try:
-            with waiting.on("making", title), chdir("."):
+            with waiting.on("making", title), staying():
                 _known[known] = _examined(title, made, arguments, limit, chosen)
         except ContractError as error:
             raise UserError(f"environment {module}: {error}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import chdir
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from warprun.kernels import waiting
 from warprun.processes import started
 from warprun.simulation.external.recipe import ExternalEnvironment, Recipe, told
 from warprun.simulation.external.registered import Registered, check_id, import_gymnasium, time_limit
-from warprun.user_code import Source, Sources, import_package
+from warprun.user_code import Source, Sources, import_package, staying
 
 BY_ID = {
     "warprun.envs.gymnasium": "Gymnasium",
@@ -151,7 +150,7 @@ def _examined(what: str, title: str, recipe: Recipe, limit: int | None, chosen: 
 
     look = partial(examine, title, recipe, limit, timeout_s=chosen.timeout_s, masks=chosen.mask, channels=chosen.channels)
     try:
-        with waiting.on("making and first reset", title), chdir("."):  # its code may go elsewhere
+        with waiting.on("making and first reset", title), staying():  # its code may go elsewhere
             return examine_together(title, recipe, chosen.parallel.learners, look) if recipe.ranks > 1 else look()
     except ContractError as error:
         raise UserError(f"{what}: {error}") from error

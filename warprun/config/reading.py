@@ -26,6 +26,8 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """That of libyaml, if PyYAML was built with it, is ten times as fast."""
 SECTION = re.compile(r"^(?=[A-Za-z_])", re.MULTILINE)
 """Where a key of the top level begins. A text in quotes that goes on there is found out: a part of it is no YAML."""
+END = re.compile(r"^(?:\.\.\.|---)", re.MULTILINE)
+"""Ends a document of YAML, or begins one."""
 NUMBER, PATH = re.compile(r"(seed): (0|[1-9]\d{0,17})\n", re.ASCII), re.compile(r"(run_dir): (/[\w./-]{0,999})\n", re.ASCII)
 """Lines that differ in all runs of a sweep and say the same in all of YAML: a whole number, and letters, digits, `_`, `-`, `.` and `/`."""
 ORIGIN = re.compile(
@@ -102,6 +104,8 @@ def _by_sections(text: str) -> list[Section] | None:
 
     None for a text that must be read as a whole, perhaps to say what is wrong with it.
     """
+    if END.search(text):
+        return None
     try:
         found = [_line(section) or _origin(section) or _section(section) for section in SECTION.split(text) if section]
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):

@@ -169,17 +169,22 @@ class Call:
     def change(self, **given: object) -> None:
         """Replace arguments, by name, by others of the same types.
 
-        Raises TypeError for an array of another dtype, layout or number of axes; sizes are not looked at.
+        Raises TypeError for an array of another dtype, layout or number of axes, and ValueError for a tuple of another length, and changes
+        nothing then; sizes are not looked at.
         """
+        changed: dict[int, object] = {}
+        fields: list[tuple[np.ndarray, str, object]] = []
         for name, value in given.items():
             number = self._places[name]
-            if number in self._numbers and self.arguments[number] == value:
+            former = self.arguments[number]
+            if number in self._numbers and former == value:
                 continue
+            changed[number] = value
             if self._entry:
-                # All of them first: a TypeError leaves what was there.
-                changes = list(_differing(self._record, number, self._kinds[number], value, self.arguments[number]))
-                for record, name_of_field, numbers in changes:
-                    record[name_of_field] = numbers
+                fields += _differing(self._record, number, self._kinds[number], value, former)
+        for record, field_name, numbers in fields:  # after all were looked at: a TypeError leaves what was there
+            record[field_name] = numbers
+        for number, value in changed.items():
             self.arguments[number] = value
 
     def move(self, **given: np.ndarray) -> None:
@@ -246,7 +251,7 @@ def in_memory(kind: Type, value: Any) -> object:
         address = value.__array_interface__["data"][0] if value.size else 0
         return 0, 0, value.size, value.itemsize, address, value.shape, value.strides
     if isinstance(kind, types.BaseTuple):
-        return tuple(map(in_memory, kind, value))
+        return tuple(in_memory(each, part) for each, part in zip(kind, value, strict=True))
     return 0 if isinstance(kind, types.NoneType) else value
 
 

@@ -217,8 +217,6 @@ class Fingerprints:
     def _function(self, function: FunctionType) -> Content:
         if id(function) in self._known:
             return self._known[id(function)][1]
-        if (known := _settled.get(function)) is not None:
-            return known
         if id(function) in self._open:
             return "from above", len(self._open) - self._open.index(id(function))
         self._open.append(id(function))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Generic, TypeVar, TypeVarTuple
 
@@ -148,15 +148,14 @@ class Repeated(Generic[Results, *Arguments]):
     def _made(self, known: _Known[Results], work: Callable[[], Results]) -> Results:
         """Run the work by Python."""
         if known.repeat and known.last:
-            checked = Recording(work, Watch())
+            checked = Recording(work)
             if not checked.repeats(known.last):
                 raise UserError("an update has made other kernel calls than the same update before it; run with engine.capture=false")
             return checked.results
         if known.runs > TRIES:
             known.last = None
             return work()
-        # The first run only says which calls the second has to make, and to see what torch does takes time.
-        former, known.last = known.last, Recording(work, Watch() if known.last else None)
+        former, known.last = known.last, Recording(work)
         if former and known.last.repeats(former):
             known.repeat = self._team.repeating(known.last.made)
         return known.last.results
@@ -173,18 +172,19 @@ class _Known(Generic[Results]):
 
 
 class Recording(Generic[Results]):
-    """The trace of a run: its kernel calls, whether torch was seen to compute something, and its results."""
+    """The trace of a run: its kernel calls, whether torch computed something, and its results."""
 
-    def __init__(self, work: Callable[[], Results], watch: Watch | None) -> None:
-        """Run `work`, which `watch` sees."""
+    def __init__(self, work: Callable[[], Results]) -> None:
+        """Run `work`."""
+        watch = Watch()
         self.made: list[Made] = []
         recording.made = self.made
         try:
-            with watch or nullcontext():
+            with watch:
                 self.results = work()
         finally:
             recording.made = None
-        self.torch_computes = watch is not None and watch.torch_computes
+        self.torch_computes = watch.torch_computes
         if self.torch_computes:
             self.made.clear()  # they keep memory
 

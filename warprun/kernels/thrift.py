@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from llvmlite.binding import ffi
@@ -130,13 +130,10 @@ def _spare_typing() -> None:
 
     NumpyRulesArrayOperator.generic = generic
     # It sorts the definitions of a function by their targets in every call of it that it looks at.
-    sort, in_order = utils.order_by_target_specificity, dict[tuple[object, ...], list[type]]()
+    sort = lru_cache(maxsize=4096)(utils.order_by_target_specificity)
 
     def order(target: type, templates: Sequence[type], fnkey: str = "") -> list[type]:
-        key = (target, *templates)
-        if key not in in_order:
-            in_order[key] = sort(target, templates, fnkey)
-        return in_order[key]
+        return sort(target, tuple(templates), fnkey) if templates else []
 
     utils.order_by_target_specificity = context.order_by_target_specificity = order
     # No class of types has others than its own subclasses, which Python finds faster than `abc` does.

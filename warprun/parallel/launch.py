@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from warprun.config.schema import Config, load_environment
-from warprun.errors import UserError, typed
+from warprun.errors import UserError, signal_name, typed
 from warprun.kernels.driver import visible_gpus, why_no_cuda
 from warprun.processes import FIRST_IS_LOST, PARENT, SOCKET, Layout, fit
 from warprun.runs import signals
@@ -192,11 +192,11 @@ def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
         return first
     if FIRST_IS_LOST in others:
         return 1
-    lost = next((rank for rank, code in enumerate(codes) if code), None)
-    if lost is not None:  # before the ranks have met, none of them sees it
-        code = codes[lost] or 0
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        print(f"warprun: error: rank {lost} is lost: its process {ranks[lost].pid} {how}", file=sys.stderr, flush=True)
+    killed = next(((rank, -code) for rank, code in enumerate(codes) if code is not None and code < 0), None)
+    if killed:  # before the ranks have met, none of them sees it
+        rank, number = killed
+        how = f"its process {ranks[rank].pid} was ended by {signal_name(number)}"
+        print(f"warprun: error: rank {rank} is lost: {how}", file=sys.stderr, flush=True)
     return max((1 if code is None or code < 0 else code) for code in codes)
 
 

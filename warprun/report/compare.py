@@ -201,8 +201,12 @@ class Banded(NamedTuple):
 
 def banded(comparison: Comparison, axis: str, log: bool) -> list[Banded]:
     """Return the band of every setting over `axis`, one of AXES."""
-    curves = [(setting, *on_grid(setting.curves(), axis, log)) for setting in comparison.settings]
-    return [Banded(setting, grid, intervals(values, iqm)) for setting, grid, values in curves]
+    return [_band(setting, axis, log) for setting in comparison.settings]
+
+
+def _band(setting: Setting, axis: str, log: bool) -> Banded:
+    grid, values = on_grid(setting.curves(), axis, log)
+    return Banded(setting, grid, intervals(values, iqm))
 
 
 def on_grid(curves: Sequence[Curve], axis: str, log: bool = False, points: int = POINTS) -> tuple[Array, Array]:

@@ -141,7 +141,7 @@ def report(places: Sequence[Path], asked: Asked) -> None:
     threshold, returns = None if math.isnan(asked.threshold) else asked.threshold, None if asked.returns == "auto" else asked.returns
     comparison = replace(compare(runs, names(asked.by) or None, threshold, returns), columns=columns)
     if not comparison.settings:
-        raise UserError(f"no run in {where} has a record of the {asked.returns} return")
+        raise UserError(f"no run in {where} has a record of the {returns or 'evaluation or training'} return")
     _page_with(asked.into, "")  # a mistake is told before the work
     try:
         make_folder(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from warprun.config.cadence import Recurring
@@ -108,9 +108,10 @@ class Saver:
 
     def refuse_removed_folder(self) -> None:
         """Raise TrainingFailed if the run folder was removed: nothing may be written to another one in its place."""
-        if not self._held.is_there():
-            now = Path.cwd()
-            if now != self._began_in:
+        if self._held.is_there():
+            return
+        with suppress(FileNotFoundError):  # the working folder may be gone, too
+            if (now := Path.cwd()) != self._began_in:
                 moved = f"code of yours has changed the working folder to {now}, and {self._folder} is not there"
                 raise TrainingFailed(f"{moved}: let it change back, or give run_dir= an absolute path")
-            raise TrainingFailed(f"the run folder {self._folder} was removed during the run")
+        raise TrainingFailed(f"the run folder {self._folder} was removed during the run")

@@ -46,8 +46,6 @@ class CpuBackend:
         self._single = {name: Call(getattr(module, name), self._at, *self._arguments) for name in ("reset", "sample", "greedy", "step")}
         self._retrace = Call(module.retrace, 0, np.uint32(0), *self._arguments)
         self._rollout: Call | None = None
-        self._asked: tuple[int, bool] | None = None
-        """What `rollout` was asked for last."""
 
     def run(self, kernel: Kernel, row: int, offset: int) -> None:
         """Run a kernel over all environments, on row `row` of the trajectory, `offset` steps after `began`."""
@@ -66,9 +64,7 @@ class CpuBackend:
     def rollout(self, steps: int, greedy: bool) -> None:
         """Run `steps` steps from row 0 and `began` on, with actions of the networks of `fuse`: sampled or the best ones."""
         assert self._rollout
-        if self._asked != (steps, greedy):
-            self._asked = steps, greedy
-            self._rollout.change(steps=steps, deterministic=greedy)
+        self._rollout.change(steps=steps, deterministic=greedy)
         self._team.share(self._rollout, self._tiles)
 
     def retrace(self, steps: int) -> None:

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from warprun.config.memory_estimate import CUDA_CONTEXT, size_text
-from warprun.errors import UserError, counted
+from warprun.errors import UserError, counted, signal_name
 from warprun.kernels.driver import free_cuda_memory, visible_gpus, why_no_cuda
 from warprun.processes import share_of_cores, usable_cores
 from warprun.runs import rundir, signals
@@ -242,7 +242,7 @@ class Pool(Launcher):
                         again += [] if stops else [job]
                     elif (code and not stops) or rundir.read_status(job.folder):  # else a signal came before it began
                         why = f"its process ended with code {code}; see {job.log}"
-                        write_end(job, why if code >= 0 else f"killed by {signal.Signals(-code).name}", exit_code=code)
+                        write_end(job, why if code >= 0 else f"killed by {signal_name(-code)}", exit_code=code)
                 slot.jobs.clear()
             if code is not None or (not slot.jobs and (slot.ends or not self._keeps_workers)):
                 _end(slot)

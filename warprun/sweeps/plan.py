@@ -34,8 +34,8 @@ from warprun.config import environment_copy
 from warprun.config.registry import config_dir
 from warprun.errors import UserError, one_line, printable, program, shown, typed
 from warprun.files import make_folder, read_json, read_limited, remove_empty, to_disk, write_atomic
-from warprun.run_folder import ENVIRONMENT, JOBS, NETWORKS, PLAN, folder_name, networks
-from warprun.runs.rundir import Held
+from warprun.run_folder import CONFIG, ENVIRONMENT, JOBS, NETWORKS, PLAN, folder_name, networks
+from warprun.runs.rundir import Held, read_status
 from warprun.runs.sealing import is_own_plan, plan_seal
 
 FORMAT = 1
@@ -69,6 +69,14 @@ class Job(NamedTuple):
     def traceback(self) -> Path:
         """The file with the traceback of its last failure."""
         return self.folder / "traceback.txt"
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether its run has failed: what it has saved leads to the same failure. One that was stopped or killed continues.
+
+        The state of the job does not tell: it is `failed`, too, if the process of the run was killed.
+        """
+        return read_status(self.run).get("state") == "failed"
 
 
 @dataclass
@@ -165,15 +173,17 @@ def _parse(folder: Path, found: Any) -> Plan:
 
 
 def outdated(jobs: Sequence[Job]) -> dict[str, int]:
-    """Return the user's files that have changed since runs of `jobs` began, which keep copies -> the number of these runs."""
-    found: list[str] = []
+    """Return the user's files that have changed since runs of `jobs` began -> the number of the runs that keep their copy of it."""
+    found: Counter[Path] = Counter()
     for job in jobs:
         with suppress(UserError, OSError):
-            copy = environment_copy.find(str(job.run / ENVIRONMENT))
-            found += copy.changed_files() if copy and copy.is_file else []
-            for network in networks(job.run / NETWORKS).values():
-                found += network.changed(Path(network.place or ""))
-    return Counter(found)
+            if job.begins_anew or not (job.run / CONFIG).exists():  # without config.yaml its set-up begins anew
+                continue
+            own = environment_copy.find(str(job.run / ENVIRONMENT))
+            copies = [*([own.copy] if own else []), *networks(job.run / NETWORKS).values()]
+            # A set, because the environment and networks may import one file.
+            found.update({Path(copy.place, file).resolve() for copy in copies if copy.place for file in copy.changed(Path(copy.place))})
+    return {typed(file): number for file, number in sorted(found.items())}
 
 
 def is_sweep(folder: Path) -> bool:

@@ -183,11 +183,6 @@ class State:
         return self.state in rundir.ENDED
 
     @property
-    def keeps_copies(self) -> bool:
-        """Whether the run has begun, and goes on with its copies of the user's files if it is not done; one that failed begins anew."""
-        return self.state not in (WAITING, "failed")
-
-    @property
     def left_s(self) -> float | None:
         """Seconds that a running job still needs, by its progress; None if unknown."""
         if self.state != "running" or not self.progress or self.wall_s is None:

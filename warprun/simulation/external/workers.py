@@ -23,6 +23,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from warprun.errors import signal_name
 from warprun.simulation.external.recipe import ExternalEnvironment
 from warprun.simulation.external.slice import LOAD, RESET, SAVE, STEP, Job, SharedArrays, Slice
 from warprun.simulation.external.sources import EnvironmentFailed
@@ -179,7 +180,7 @@ class Workers:
 
     def _fail_ended(self, worker: int, action: str) -> None:
         code = self._workers[worker].process.wait()
-        ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        ending = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         self._fail(worker, action, f"its process {ending}")
 
     def _fail(self, worker: int, action: str, reason: str) -> None:
