@@ -49,9 +49,8 @@ import sys
 from warprun.cli import main, train
 def run(asked):
     import warprun.runs.train
-    from warprun.kernels.repeat import Recording, Watch
-    seen = Recording(lambda: sys.modules["torch"].ones(3) + 1, Watch())
-    print(seen.torch_computes, {"torch._dynamo", "torch._decomp"} & set(sys.modules))
+    from warprun.kernels.repeat import Recording
+    print(Recording(lambda: sys.modules["torch"].ones(3) + 1).torch_computes, {"torch._dynamo", "torch._decomp"} & set(sys.modules))
 train._run = run
 main.run(["env=cartpole", "n_envs=8"])
 """
