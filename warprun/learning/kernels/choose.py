@@ -85,11 +85,6 @@ def on_cpu(reference: TorchOperations, context: Context) -> Operations:
         steps.compile_ahead()
         found = found._replace(permutation=steps.permutation, adapt=steps.adapt, step_of_many=averaging(found.step, steps.average))
         found = found if policy.carry else found._replace(pick=steps.pick)
-    if context.plan.gradients.by == "kernels":
-        loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, network.log_std, network.log_std)
-        gradient = MemoryGradient(policy, loss, threads) if policy.carry else tile_gradient(network, loss, policy.space, context)
-        gradient.compile_ahead()
-        found = found._replace(gradient=gradient)
     if policy.normalizer:
         observations = CpuObservations(policy.normalizer, threads)
         observations.compile_ahead()
@@ -98,6 +93,11 @@ def on_cpu(reference: TorchOperations, context: Context) -> Operations:
         rewards = CpuRewards(reference.reward_normalizer, group.name, threads)
         rewards.compile_ahead()
         found = found._replace(rewards=rewards)
+    if context.plan.gradients.by == "kernels":
+        loss = tile_loss_of(policy.space, reference.loss, reference.entropy_coef, network.log_std, network.log_std)
+        gradient = MemoryGradient(policy, loss, threads) if policy.carry else tile_gradient(network, loss, policy.space, context)
+        gradient.compile_ahead()  # wanted last, because it takes longest: this process begins with it, see `ahead.share`
+        found = found._replace(gradient=gradient)
     keeps = context.plan.keeps and not policy.carry and reference.config.kept_activations(group, context.n_envs, network.rows, threads)
     return found._replace(kept=network.rows if keeps else 0)
 
