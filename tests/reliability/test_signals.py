@@ -107,7 +107,7 @@ def started(arguments: list[str], folder: Path, **environment: str) -> subproces
 
 def signalled_early(folder: Path, name: str, after_s: float, cache: Path) -> float:
     """Send a signal to a real command while it imports or compiles; nothing may be left. Return the seconds until it ended."""
-    arguments = ["env=cartpole", "device=cpu", "n_envs=32", "total_steps=1000000", "run_dir=run"]
+    arguments = ["env=cartpole", "device=cpu", "n_envs=32", "total_steps=1e9", "stop_when_solved=false", "run_dir=run"]
     process = started(arguments, folder, WARPRUN_CACHE_DIR=str(cache))
     time.sleep(after_s)
     process.send_signal(signal.Signals[name])

@@ -31,7 +31,7 @@ def started(folder: Path, settings: list[str], log: Path) -> subprocess.Popen[by
 
 @pytest.mark.reliability
 def test_a_killed_sweep_ends_as_one_that_nobody_disturbed(tmp_path: Path) -> None:
-    settings = [*TINY["a2c"], *SHORT, "tuned=none", "checkpoint.every=4%", "total_steps=400000", "seed=range(0,8)"]
+    settings = [*TINY["a2c"], *SHORT, "tuned=none", "checkpoint.every=4%", "total_steps=3e6", "seed=range(0,8)"]
     assert started(tmp_path / "undisturbed", settings, tmp_path / "log").wait(timeout=1200) == 0
     moments = random.Random(os.environ.get("SEED", "0"))
     kills = 0
