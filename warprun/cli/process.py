@@ -19,8 +19,6 @@ from warprun.user_code import place_of
 
 DONE, FAILED, USER_ERROR, NO_READER = 0, 1, 2, 141
 """Exit codes; NO_READER is 128 plus the number of SIGPIPE. Other signals have codes like it, see `warprun.runs.signals`."""
-
-
 PATIENCE_S = 3.0
 """Time that threads have to end after a command, before a line names them."""
 

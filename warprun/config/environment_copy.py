@@ -174,7 +174,7 @@ class EnvironmentCopy:
     def make_tables(self, environment: Environment, options: Mapping[str, object], time_limit: int | None) -> Tables:
         """Return the tables of `environment`. If its files and options are those of the run, the copies in the run folder are used."""
         assert environment.tables
-        same = self._is_as_made(options, time_limit) and (self.is_file or not self.changed_files())
+        same = self._is_as_made(options, time_limit) and (self.is_file or not self._changed_files())
         copies = self._table_copies() if same else {}
         try:
             made = cast(Tables, environment.make_tables())
@@ -195,7 +195,7 @@ class EnvironmentCopy:
         """Return a line for each difference between the current files and tables, with these settings, and those of the run; it says which
         are used."""
         lines = []
-        changed = self.changed_files()
+        changed = self._changed_files()
         if changed:
             has = f"{', '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed since the run"
             if self.is_file:
@@ -227,7 +227,7 @@ class EnvironmentCopy:
             if name not in now or any(about[key] != now[name][key] for key in ("dtype", "shape", "sha256"))
         ]
 
-    def changed_files(self) -> list[str]:
+    def _changed_files(self) -> list[str]:
         """Return the paths of the environment's files that now differ from those of the run, without missing files."""
         then = self.copy.hashes()
         if self.copy.place is None:

@@ -256,7 +256,10 @@ def in_memory(kind: Type, value: Any) -> object:
 
 
 def _differing(record: np.ndarray, number: int, kind: Type, value: object, former: object) -> Iterator[tuple[np.ndarray, str, object]]:
-    """Yield record, field and numbers for field `number`, of a tuple only where it is not `former`, which is there. Raises TypeError."""
+    """Yield record, field and numbers for field `number`, of a tuple only where it is not `former`, which is there.
+
+    Raises TypeError and ValueError as `Call.change` does.
+    """
     if not isinstance(kind, types.BaseTuple):
         yield record, f"f{number}", in_memory(kind, value)
         return

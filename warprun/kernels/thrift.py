@@ -109,18 +109,7 @@ def _spare_typing() -> None:
     """Spare Numba searches whose results are known."""
     # It asks of every number and every place in the code whether it holds variables, and copies the places of code that it inlines.
     search, without = ir.Inst._rec_list_vars, frozenset({ir.Loc, str, int, float, bool, type(None)})
-
-    def variables(inst: ir.Inst, value: object) -> list[ir.Var]:
-        found: list[ir.Var] = []
-        for each in value.values() if type(value) is dict else value if type(value) is list or type(value) is tuple else (value,):
-            kind = type(each)
-            if kind is ir.Var:
-                found.append(each)
-            elif kind not in without:
-                found += variables(inst, each) if kind in (list, tuple, dict) else search(inst, each)
-        return found
-
-    ir.Inst._rec_list_vars = variables
+    ir.Inst._rec_list_vars = lambda inst, value: [] if type(value) in without else search(inst, value)
     ir.Loc.__deepcopy__ = lambda place, copied: place
     # It takes `a + b` of two numbers for an operation on arrays until it knows the loops of NumPy for it.
     of_arrays = NumpyRulesArrayOperator.generic

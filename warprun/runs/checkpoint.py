@@ -262,7 +262,7 @@ def _open(path: Path, entry: Entry | None) -> Loaded:
         archive = zipfile.ZipFile(file)
         infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if any(info.compress_type != zipfile.ZIP_STORED or info.comment for info in infos.values()):
-            raise ValueError("members are neither compressed nor have comments, which may hide other members")
+            raise ValueError("a checkpoint has neither compression nor comments, behind which members can be hidden")
         if entry is None:  # no SHA-256 is known, so the checksums of zipfile have to do
             for info in infos.values():
                 read_array(archive, info)

@@ -135,7 +135,7 @@ class Evaluator:
             except TrainingFailed as error:
                 raise TrainingFailed(f"in an evaluation {error}") from error
             ends = (taken.terminated | taken.truncated) & going_on
-            if first + taken.horizon <= self.max_steps and not bool(ends.any()):  # the fewest operations for what is so mostly
+            if first + taken.horizon <= self.max_steps and not bool(ends.any()):  # so it is for most rollouts
                 length.add_(going_on, alpha=taken.horizon)
                 for name, group in taken.groups.items():
                     total[name] += group.reward.mean(-1).sum(0, dtype=torch.float64) * going_on

@@ -173,7 +173,7 @@ class PhaseClock:
         """Return the time of every phase since the last call (waits for the device)."""
         if self._on_gpu:
             torch.cuda.synchronize()
-        found = {name: Spent(phase.total_ms() / phase.runs, phase.total_ms()) for name, phase in self._phases.items()}
+        found = {name: Spent(phase.total_ms() / phase.runs, phase.total_ms()) for name, phase in self._phases.items() if phase.runs}
         self._phases.clear()
         return found
 
